@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from . import errors
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from .render import Report
     from .runtime import GraphedFunction, graph
     from .runtime.predication import Predicate, cond, while_loop
@@ -79,7 +81,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def load_ipython_extension(ipython: object) -> None:
+def load_ipython_extension(ipython: InteractiveShell) -> None:
     """Called by ``%load_ext grape``: register ``%%grape`` and ``%grape`` in this shell."""
     from .magics import load
 

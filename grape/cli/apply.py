@@ -7,17 +7,25 @@ import json
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
 
 import nbformat
 
 from ..errors import UsageError
 from ..render.files import write_bytes, write_text
+from ..render.json_types import ReportJson
 from ..rewrite import split_magic
 from .files import ScriptText, read_json
 from .notebooks.notebook import read_notebook
 from .parser import is_script
-from .written.rewriting import accepted, cell_text, equal_cells, findings_of, rewritten_notebook, rewritten_script
+from .written.rewriting import (
+    RawNotebook,
+    accepted,
+    cell_text,
+    equal_cells,
+    findings_of,
+    rewritten_notebook,
+    rewritten_script,
+)
 
 __all__ = ["apply", "checked", "raw_notebook"]
 
@@ -69,14 +77,14 @@ def _apply_to_script(path: Path, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _nothing(path: Path, reports: list[dict[str, object]], arguments: argparse.Namespace) -> int:
+def _nothing(path: Path, reports: list[ReportJson], arguments: argparse.Namespace) -> int:
     left = sum(1 for finding in findings_of(reports) if finding.get("fix"))
     hint = f"; {left} not verified, take them with --unverified" if left and not arguments.unverified else ""
     print(f"nothing to apply to {path.name}{hint}; no file was written")
     return 0
 
 
-def checked(notebook: dict[str, object]) -> str:
+def checked(notebook: RawNotebook) -> str:
     """The text of a notebook, which is one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of cells without ids, which are left as they are
@@ -96,7 +104,7 @@ def _target(path: Path, output: str | None) -> Path:
     return target
 
 
-def _check_places(notebook: dict[str, Any], arguments: argparse.Namespace, name: str) -> None:
+def _check_places(notebook: RawNotebook, arguments: argparse.Namespace, name: str) -> None:
     """Raise before a run whose fixes would have no certain place: a cell that was picked for it is there twice.
 
     Where nobody picked any, nothing is known yet: two equal cells may well have no fix.
@@ -110,7 +118,7 @@ def _check_places(notebook: dict[str, Any], arguments: argparse.Namespace, name:
             raise equal_cells(same, name)
 
 
-def _reports(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _reports(arguments: argparse.Namespace) -> list[ReportJson]:
     """The reports of ``--report``, or of a run of the notebook."""
     if arguments.report is not None:
         return _read_reports(Path(arguments.report))
@@ -129,7 +137,7 @@ def _reports(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         return _read_reports(file)
 
 
-def _read_reports(path: Path) -> list[dict[str, object]]:
+def _read_reports(path: Path) -> list[ReportJson]:
     content = read_json(str(path))
     reports = content.get("cells", [content]) if isinstance(content, dict) else []
     if not reports or not all(isinstance(report, dict) and "findings" in report for report in reports):
@@ -137,9 +145,9 @@ def _read_reports(path: Path) -> list[dict[str, object]]:
     return reports
 
 
-def raw_notebook(path: Path) -> dict[str, object]:
+def raw_notebook(path: Path) -> RawNotebook:
     """The file's own JSON, so that everything but the sources of rewritten cells stays as it is."""
-    notebook: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+    notebook: RawNotebook = json.loads(path.read_text(encoding="utf-8"))
     if notebook["nbformat"] != 4:
         raise UsageError(
             f"'{path}' has notebook format {notebook['nbformat']}; convert it first: "

@@ -7,12 +7,14 @@ import os
 import shutil
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import GrapeError
 from ..options import REFERENCE
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from ..render import Report
 
 __all__ = ["demo"]
@@ -102,7 +104,7 @@ def demo(_: argparse.Namespace) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _demo(shell: object) -> int:
+def _demo(shell: InteractiveShell) -> int:
     import grape
 
     print("A decoder in plain PyTorch, random weights, a KV cache of fixed size, greedy decoding:\n", flush=True)
@@ -132,7 +134,7 @@ def _demo(shell: object) -> int:
     return 0
 
 
-def _shell(folder: str) -> object:
+def _shell(folder: str) -> InteractiveShell:
     """An IPython shell that keeps its files in `folder` and shows reports as wide as the terminal."""
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
@@ -153,14 +155,14 @@ def _shell(folder: str) -> object:
     return shell
 
 
-def _run(shell: Any, source: str) -> None:
+def _run(shell: InteractiveShell, source: str) -> None:
     result = shell.run_cell(source, store_history=True)
     error = result.error_before_exec or result.error_in_exec
     if error is not None:
         raise _DemoFailed(f"a cell of the demo raised {type(error).__name__}; its traceback stands above")
 
 
-def _tokens(shell: Any) -> list[int]:
+def _tokens(shell: InteractiveShell) -> list[int]:
     return [int(token) for token in shell.user_ns["tokens"]]
 
 

@@ -64,6 +64,7 @@ class _Parser(argparse.ArgumentParser):
 
     run_flags: Mapping[str, bool] = {}
     """The options of `grape run`, and whether they take a value."""
+    commands: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
@@ -130,6 +131,7 @@ def build_parser() -> _Parser:
     view.add_argument("file", metavar="FILE.json", help="a view (%%grape view, --view) or a report (--json)")
     view.add_argument("--out", metavar="FILE.html", help="where to write the page; default: in the current directory")
     view.set_defaults(flags=["--out"])
+    parser.commands = tuple(commands.choices)
     return parser
 
 
@@ -244,6 +246,10 @@ def parse(parser: _Parser, argv: Sequence[str]) -> argparse.Namespace:
     """
     if argv and (is_script(argv[0]) or argv[0].endswith(".ipynb") or argv[0].partition("=")[0] in parser.run_flags):
         argv = ["run", *argv]
+    if argv and not argv[0].startswith("-") and argv[0] not in parser.commands:
+        close = difflib.get_close_matches(argv[0], parser.commands, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"commands: {', '.join(parser.commands)}"
+        raise UsageError(f"unknown command '{argv[0]}'; {hint}")
     own, words = _divided(parser, argv)
     arguments, rest = parser.parse_known_args(own)
     arguments.words = list(words)

@@ -10,7 +10,7 @@ __all__ = ["bindings", "conditional_nodes", "control_flow_costs", "devices", "dr
 
 _CONDITIONAL_DRIVER = (12, 4)
 _ALL_DRIVER = (12, 8)
-_ON_CPU = "cells run and are advised on, graphs are tried out on the CPU reference, nothing gets faster"
+_ON_CPU = "cells run and are advised on, graphs are rehearsed on the CPU, nothing gets faster"
 _ON_A_GPU = "only used with an NVIDIA GPU"
 
 

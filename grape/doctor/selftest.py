@@ -49,7 +49,7 @@ def replay() -> Iterator[Check]:
 
     on_gpu = torch.cuda.is_available()
     problem = _on_gpu() if on_gpu else _on_tape()
-    kind = "CUDA graph" if on_gpu else "graph on the CPU reference"
+    kind = "CUDA graph" if on_gpu else "graph, rehearsed on the CPU"
     yield Check(
         name="self-test",
         ok=problem is None,

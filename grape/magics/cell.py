@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import GrapeError, UsageError
 from ..failures import HOW, forget_failures, log_failure, said, surviving
@@ -26,6 +26,8 @@ from .rewriting.taken import at_once
 from .source import find_magic
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from ..options import Options
     from ..render import Report
     from ..sessions import CellKey, Mode, Session, StreamedSession
@@ -85,7 +87,7 @@ def end_plain_cell() -> None:
         say(f"Grape: an operator of this cell failed when it was issued: {_words(error)}")
 
 
-def release_abandoned(shell: Any) -> None:
+def release_abandoned(shell: InteractiveShell) -> None:
     """A cell without Grape has ended: graphs of a model that it made anew, say, are released, and those that made it
     slower, with a line for each region. Raises nothing.
     """
@@ -101,14 +103,14 @@ class GrapeCell:
     compile never has one.
     """
 
-    def __init__(self, shell: object, *, source: str, options: Options, info: object = None) -> None:
+    def __init__(self, shell: InteractiveShell, *, source: str, options: Options, info: object = None) -> None:
         self._since = time.perf_counter()
         self._ahead = Stopwatch()
         forget_failures()
         with self._ahead:
             self._prepare(shell, source, options, info)
 
-    def _prepare(self, shell: Any, source: str, options: Options, info: object) -> None:
+    def _prepare(self, shell: InteractiveShell, source: str, options: Options, info: object) -> None:
         self.info = info
         self.thread = threading.get_ident()
         self._shell = shell

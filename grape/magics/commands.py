@@ -7,7 +7,8 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from ..model import CODES
@@ -19,6 +20,8 @@ from .rewriting.taken import at_once
 from .source import broken_code, call_in, evaluated
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from ..render import Report
 
 __all__ = ["COMMANDS", "NUMBERS", "run_command"]
@@ -60,7 +63,7 @@ def run_command(line: str) -> str:
         return command.run(*arguments)
 
 
-def _sessions() -> Any:
+def _sessions() -> ModuleType | None:
     """The session layer where something has run, else None: asking for the status must not import torch."""
     return sys.modules.get("grape.sessions")
 
@@ -82,7 +85,7 @@ def _number(command: str, text: str | None) -> int | None:
     return int(text)
 
 
-def _shell() -> Any:
+def _shell() -> InteractiveShell | None:
     from IPython.core.getipython import get_ipython
 
     return get_ipython()
@@ -93,10 +96,8 @@ def _status() -> str:
     if sessions is None:
         return _NOTHING_YET
     engine = sessions.engine()
-    if not rewrites and not at_once:
-        return str(engine.status())
     first = engine.applied_count + 1
-    return "\n".join([engine.status(), *rewrites.status(first), *at_once.status(first + len(rewrites))])
+    return str(engine.status([*rewrites.status(first), *at_once.status(first + len(rewrites))]))
 
 
 def _undo(number: str | None = None) -> str:
@@ -220,7 +221,8 @@ def _what_if(code: str) -> str:
     owner = engine()
     if owner.session is not None:
         raise UsageError("this cell runs under Grape; write %grape whatif in a cell of its own")
-    module, args, kwargs = evaluated(call, _shell().user_ns)
+    shell = _shell()
+    module, args, kwargs = evaluated(call, shell.user_ns if shell is not None else {})
     name = ast.unparse(call.func)
     with shared.aside():
         return str(owner.interceptor.undisturbed(lambda: what_if(module, args, kwargs, name=name)))

@@ -6,7 +6,7 @@ import html
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from IPython.core.displaypub import DisplayPublisher
 from IPython.display import DisplayHandle, display
@@ -14,6 +14,8 @@ from IPython.display import DisplayHandle, display
 from .patches import replace_method
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from ..render import Report
 
 __all__ = ["CellDisplay", "say", "show_page"]
@@ -28,7 +30,7 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def show_page(shell: Any, text: str) -> None:
+def show_page(shell: InteractiveShell, text: str) -> None:
     """Markdown, which a front end renders; in a terminal as it is."""
     if type(shell.display_pub) is DisplayPublisher:
         print(text)
@@ -80,7 +82,7 @@ class CellDisplay:
     the cell clears its output, the place of the progress is gone: no more progress then.
     """
 
-    def __init__(self, shell: Any, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, shell: InteractiveShell, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._shell = shell
         self._clock = clock
         # IPython's own class prints; those of the front ends send messages, which can be replaced.
@@ -145,8 +147,8 @@ class CellDisplay:
         if handle is not None:
             handle.update(_Bundle(text_plain="", text_html=""))
 
-    def _watch_clear(self, publisher: Any) -> Callable[..., object]:
-        original = publisher.clear_output
+    def _watch_clear(self, publisher: DisplayPublisher) -> Callable[..., object]:
+        original: Callable[..., object] = publisher.clear_output
 
         def clear_output(*args: object, **kwargs: object) -> object:
             self._handle = None

@@ -27,7 +27,7 @@ The report is also in grape.last. '%grape undo' takes back what was applied; '%g
 Below another cell magic (%%time) it works too; top-level await then does not, and errors show the magics' frames."""
 
 _LINE_HEAD = """\
-%grape COMMAND: what Grape knows, does and has done. Put %%grape on the first line of a cell to run it under Grape.
+%grape COMMAND: look at what Grape found and did, keep it, take it back. %%grape on the first line of a cell runs it.
 %grape model(x): run one line under Grape, as a cell of that line with %%grape above it.
 """
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from IPython.core.error import UsageError as IPythonUsageError
@@ -24,12 +25,15 @@ from .rewriting.rewrites import rewrites
 from .rewriting.taken import at_once
 from .source import code_behind
 
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
 __all__ = ["load", "unload"]
 
 _LOADED: WeakKeyDictionary[object, ExitStack] = WeakKeyDictionary()
 
 
-def load(ipython: Any) -> None:
+def load(ipython: InteractiveShell) -> None:
     """Register ``%%grape`` and ``%grape`` in this shell. Harmless where they are there already."""
     if ipython in _LOADED:
         return
@@ -59,7 +63,7 @@ def unload(ipython: object) -> None:
         undo.close()
 
 
-def _preload_after_torch(ipython: Any) -> None:
+def _preload_after_torch(ipython: InteractiveShell) -> None:
     """Once the person has imported torch, import what the first cell under Grape needs, so that it does not wait."""
     if "torch" in sys.modules:
         _preload()
@@ -74,7 +78,7 @@ def _preload_after_torch(ipython: Any) -> None:
     _LOADED[ipython].callback(_forget, ipython, after_cell)
 
 
-def _forget(ipython: Any, callback: object) -> None:
+def _forget(ipython: InteractiveShell, callback: Callable[..., object]) -> None:
     with suppress(ValueError):  # it has unregistered itself
         ipython.events.unregister("post_run_cell", callback)
 
@@ -98,7 +102,7 @@ def _remove(items: list[object], item: object) -> None:
         items.remove(item)
 
 
-def _add_transformer(shell: Any, hooks: CellHooks, undo: ExitStack) -> None:
+def _add_transformer(shell: InteractiveShell, hooks: CellHooks, undo: ExitStack) -> None:
     transformers = shell.input_transformers_cleanup
 
     def grape_comment(lines: list[str]) -> list[str]:
@@ -112,13 +116,13 @@ def _add_transformer(shell: Any, hooks: CellHooks, undo: ExitStack) -> None:
     undo.callback(_remove, transformers, grape_comment)
 
 
-def _add_matcher(shell: Any, undo: ExitStack) -> None:
+def _add_matcher(shell: InteractiveShell, undo: ExitStack) -> None:
     matchers = shell.Completer.custom_matchers
     matchers.append(grape_matcher)
     undo.callback(_remove, matchers, grape_matcher)
 
 
-def _add_magics(shell: Any, hooks: CellHooks, undo: ExitStack) -> None:
+def _add_magics(shell: InteractiveShell, hooks: CellHooks, undo: ExitStack) -> None:
     @no_var_expand
     def line_magic(line: str) -> object:
         code = code_behind(line, COMMANDS)

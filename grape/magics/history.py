@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["History", "Run", "history"]
 
 MOST_RUNS = 100
-_ALIKE = 0.5
-"""Cells without a name of the front end's are the same one where so much of their source is."""
+_ALIKE = 0.7
+"""Cells without a name of the front end's are the same one where so much of their source is. Two loops that have
+nothing but Python in common come to 0.6."""
 _SHOWN_CHANGES = 3
 _WIDTH = 100
 _FILE = re.compile(r"(?P<file>.+\.json)(?::(?P<number>\d+))?", re.IGNORECASE)
@@ -48,7 +49,7 @@ class Run:
     def name(self) -> str:
         return str(self.report["cell"]["file"])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(self.at))
         return {
             "number": self.number,
@@ -58,6 +59,19 @@ class Run:
             "source": self.source,
             "report": plain(self.report),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """A run as it is shown; `plain` is "" where that is not known."""
+
+    number: int
+    at: str
+    cell: str
+    took: str
+    plain: str
+    verdict: str
+    changes: tuple[str, ...]
 
 
 class History:
@@ -95,13 +109,21 @@ class History:
         if not self._runs:
             return "nothing has run under %%grape yet"
         lines = []
-        for index, run in enumerate(self._runs):
-            lines.append(_line(run))
-            before = _before(run, self._runs[:index])
-            lines += [f"      {change}" for change in (_changes(before, run) if before is not None else [])]
+        for row in self.rows():
+            times = row.took + (f", plain {row.plain}" if row.plain else "")
+            lines.append(f"{row.number:>4}  {row.at}  {row.cell}  {times}  {row.verdict}")
+            lines += [f"      {change}" for change in row.changes]
         if self._count > len(self._runs):
             lines.insert(0, f"the last {len(self._runs)} of {self._count} runs")
         return "\n".join([*lines, "%grape compare A B shows two of them side by side"])
+
+    def rows(self) -> list[RunRow]:
+        """The runs as they are shown, each with what changed since the run of the same cell before."""
+        found = []
+        for index, run in enumerate(self._runs):
+            before = _before(run, self._runs[:index])
+            found.append(_row(run, _changes(before, run) if before is not None else []))
+        return found
 
     def to_json(self) -> str:
         """All runs, for a file."""
@@ -140,11 +162,17 @@ class History:
         return _read(match["file"], int(match["number"]) if match["number"] else None)
 
 
-def _line(run: Run) -> str:
-    took, plain_ms = run.report["cell"]["wall_ms"], run.report["cell"]["plain_ms"]
-    times = duration(took) + (f", plain {duration(plain_ms)}" if plain_ms is not None else "")
-    at = time.strftime("%H:%M:%S", time.localtime(run.at))
-    return f"{run.number:>4}  {at}  {run.name}  {times}  {one_line(run.report['verdict'], _WIDTH)}"
+def _row(run: Run, changes: list[str]) -> RunRow:
+    cell = run.report["cell"]
+    return RunRow(
+        number=run.number,
+        at=time.strftime("%H:%M:%S", time.localtime(run.at)),
+        cell=run.name,
+        took=duration(cell["wall_ms"]),
+        plain=duration(cell["plain_ms"]) if cell["plain_ms"] is not None else "",
+        verdict=one_line(run.report["verdict"], _WIDTH),
+        changes=tuple(changes),
+    )
 
 
 def _before(run: Run, earlier: Sequence[Run]) -> Run | None:

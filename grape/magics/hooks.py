@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING
 
-from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
 from ..errors import UsageError
 from ..options import engine_named, parse_options
@@ -33,6 +33,9 @@ from .documentation import cell_help
 from .patches import replace_method
 from .source import comment_out, find_magic, lone_line, wants_help
 
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
 __all__ = ["CellHooks", "inside_running_cell"]
 
 
@@ -49,7 +52,7 @@ def inside_running_cell() -> bool:
 class CellHooks:
     """The input transformer and the event callbacks of one shell, and the cell that is open now."""
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self._cell: GrapeCell | None = None
         self._restore: Callable[[], None] | None = None
@@ -72,14 +75,14 @@ class CellHooks:
         code = lone_line(lines, COMMANDS)
         return lines if code is None else [f"{code}\n"]
 
-    def pre_run_cell(self, info: Any) -> None:
+    def pre_run_cell(self, info: ExecutionInfo) -> None:
         if inside_running_cell():
             return
         hold_off_interrupts()
         if self._cell is not None and self._is_stale(self._cell):
             self._finish(None)
         self._end_plain()
-        source = info.raw_cell
+        source = info.raw_cell or ""
         lines = source.splitlines(keepends=True)
         magic, code = find_magic(lines), lone_line(lines, COMMANDS)
         if code is None and (magic is None or magic.is_help_over_code):
@@ -94,7 +97,7 @@ class CellHooks:
         else:
             self._begin(code or source, magic.options if magic is not None else "", info)
 
-    def post_run_cell(self, result: Any) -> None:
+    def post_run_cell(self, result: ExecutionResult | None) -> None:
         """`result` is None where IPython could not finish the cell; the exception is then on its way."""
         cell = self._cell
         if not inside_running_cell():
@@ -148,12 +151,11 @@ class CellHooks:
         return cell.thread == here or all(thread.ident != cell.thread for thread in threading.enumerate())
 
     def _watch_statements(self, cell: GrapeCell) -> Callable[..., object]:
-        original = self._shell.run_code
+        original: Callable[..., object] = self._shell.run_code
 
-        def run_code(code_obj: Any, result: Any = None, *, async_: bool = False) -> object:
+        def run_code(code_obj: CodeType, result: ExecutionResult | None = None, *, async_: bool = False) -> object:
             """Gives what is to be awaited, and is no frame below the statement while that runs."""
-            mine = self._cell is cell and result is not None and result.info is cell.info
-            if mine:
+            if self._cell is cell and result is not None and result.info is cell.info:
                 try:
                     cell.before_statement(code_obj.co_filename, code_obj)
                     let_interrupt_come()

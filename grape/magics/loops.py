@@ -10,9 +10,12 @@ import ast
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..failures import log_failure
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 __all__ = ["Stopwatch", "hoist_loops_of"]
 
@@ -30,7 +33,7 @@ class Stopwatch:
         self.ms += (time.perf_counter() - self._since) * 1e3
 
 
-def hoist_loops_of(shell: Any, own: Stopwatch) -> Callable[[], None]:
+def hoist_loops_of(shell: InteractiveShell, own: Stopwatch) -> Callable[[], None]:
     """Compile the cells of `shell` with their loops hoisted, until the call that is returned. `own` takes the time."""
     compiler = shell.compile
     original = type(compiler)
@@ -50,12 +53,14 @@ def hoist_loops_of(shell: Any, own: Stopwatch) -> Callable[[], None]:
 
     def restore() -> None:
         if type(compiler) is HoistingCompiler:
-            compiler.__class__ = original
+            compiler.__class__ = original  # type: ignore[assignment]
 
     return restore
 
 
-def _hoisted(shell: Any, tree: ast.Module | ast.Interactive, filename: str, symbol: str, flags: int) -> object:
+def _hoisted(
+    shell: InteractiveShell, tree: ast.Module | ast.Interactive, filename: str, symbol: str, flags: int
+) -> object:
     """The code with loops hoisted; None where there are none, before torch is imported, or where that fails."""
     if "torch" not in sys.modules or shell.user_global_ns is not shell.user_ns:
         return None

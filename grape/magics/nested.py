@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import sys
-from types import FrameType
-from typing import Any
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError as IPythonUsageError
 
@@ -21,10 +22,13 @@ from .display import say
 from .documentation import cell_help
 from .source import comment_out, wants_help
 
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
 __all__ = ["run_line", "run_nested"]
 
 
-def run_nested(shell: object, outer: GrapeCell | None, line: str, body: str) -> object:
+def run_nested(shell: InteractiveShell, outer: GrapeCell | None, line: str, body: str) -> object:
     """Run `body` and return the value of its last expression, or None. Raises what the body raises."""
     if wants_help(line):
         print(cell_help())
@@ -34,7 +38,7 @@ def run_nested(shell: object, outer: GrapeCell | None, line: str, body: str) -> 
     return _run_source(shell, outer, f"%%grape {line}".rstrip() + "\n" + body, line)
 
 
-def run_line(shell: Any, outer: GrapeCell | None, code: str) -> object:
+def run_line(shell: InteractiveShell, outer: GrapeCell | None, code: str) -> object:
     """Run the `code` of a line of a cell, at its line; its value, where it is an expression. Raises what it raises."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals is not shell.user_ns:
@@ -43,7 +47,7 @@ def run_line(shell: Any, outer: GrapeCell | None, code: str) -> object:
     return _run_source(shell, outer, "\n" * above + code + "\n", "")
 
 
-def _run_source(shell: object, outer: GrapeCell | None, source: str, line: str) -> object:
+def _run_source(shell: InteractiveShell, outer: GrapeCell | None, source: str, line: str) -> object:
     statements, filename = _parse(shell, source)
     cell = None
     if outer is None:
@@ -64,14 +68,14 @@ def _run_source(shell: object, outer: GrapeCell | None, source: str, line: str) 
     return value
 
 
-def _parse(shell: Any, source: str) -> tuple[list[ast.stmt], str]:
+def _parse(shell: InteractiveShell, source: str) -> tuple[list[ast.stmt], str]:
     text = shell.transform_cell("".join(comment_out(source.splitlines(keepends=True))))
     filename = shell.compile.cache(text, shell.displayhook.prompt_count, raw_code=source)
     tree = shell.transform_ast(shell.compile.ast_parse(text, filename))
     return tree.body, filename
 
 
-def _run(shell: Any, statements: list[ast.stmt], filename: str, cell: GrapeCell | None) -> object:
+def _run(shell: InteractiveShell, statements: list[ast.stmt], filename: str, cell: GrapeCell | None) -> object:
     value = None
     for statement in statements:
         if cell is not None:
@@ -84,9 +88,10 @@ def _run(shell: Any, statements: list[ast.stmt], filename: str, cell: GrapeCell 
     return value
 
 
-def _compiled(shell: Any, tree: ast.AST, filename: str, mode: str) -> Any:
+def _compiled(shell: InteractiveShell, tree: ast.AST, filename: str, mode: str) -> CodeType:
     try:
-        return shell.compile(tree, filename, mode)
+        compiler: Callable[..., CodeType] = shell.compile
+        return compiler(tree, filename, mode)
     except SyntaxError as error:
         if "await" in str(error):
             raise IPythonUsageError(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from IPython.core.displaypub import DisplayPublisher
 
 from ..errors import UsageError
+from .history import history
 from .open_views import OPEN
 from .rewriting.rewrites import rewrites, why_no_fix
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from ..model import Finding
     from ..render import Report
     from ..widgets.report import Actions, ReportWidget
@@ -22,7 +26,7 @@ EVENTS_AT_ONCE = 500
 """Views of more events are completed after the cell: laying out a thousand takes 8 ms."""
 
 
-def show_view(shell: Any, report: Report) -> None:
+def show_view(shell: InteractiveShell, report: Report) -> None:
     """Display the view of `report`. Nothing is shown without a front end, without anywidget, or with nothing to draw
     and no rewrite to ask for.
 
@@ -80,9 +84,9 @@ def page_of(report: Report) -> str:
     return view_page(build_view(report.with_fixes()), script=script(), style=style())
 
 
-def _cell_id(shell: Any) -> str | None:
+def _cell_id(shell: InteractiveShell) -> str | None:
     try:
-        found = shell.get_parent().get("metadata", {}).get("cellId")
+        found = shell.get_parent().get("metadata", {}).get("cellId")  # type: ignore[attr-defined]  # of ipykernel's
     except (AttributeError, LookupError):
         return None
     return str(found) if found else None
@@ -136,4 +140,5 @@ def _actions(report: Report) -> Actions:
         trace=lambda: trace_text(report),
         page=lambda: page_of(report),
         fixes=fixes if any(finding.fixable for finding in report.findings) else None,
+        runs=lambda: [asdict(row) for row in history.rows()],
     )

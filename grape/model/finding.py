@@ -40,6 +40,8 @@ class Finding:
     evidence: tuple[tuple[str, Any], ...] = ()
     predicted_ms_per_call: float | None = None
     advice: str | None = None
+    by_hand: bool = False
+    """True where `advice` holds what is to be written, and no rewrite does it."""
     fix: Fix | None = None
 
     @property
@@ -55,7 +57,8 @@ class Finding:
     def fixable(self) -> bool:
         """True where a rewrite may exist. Making it takes time, and tells: until somebody asks, `fix` is None."""
         in_library = "in_library" in dict(self.evidence)
-        return self.at is not None and self.code in (REWRITTEN_IN_LIBRARIES if in_library else REWRITTEN)
+        codes = REWRITTEN_IN_LIBRARIES if in_library else REWRITTEN
+        return self.at is not None and self.code in codes and not self.by_hand
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -51,14 +51,15 @@ def memory_bars(report: ReportData) -> tuple[Bar, ...]:
 
 def graph_stores(held: GraphMemory) -> tuple[str, ...]:
     """Two lines about what graphs hold, and for how many shapes."""
-    alone = f", {plural(held.alone, 'graph')} that cannot share" if held.alone else ""
-    refused = f", {plural(held.refused_updates, 'refused update')}" if held.refused_updates else ""
+    alone = f", {count(held.alone)} that cannot share" if held.alone else ""
+    changes = ((held.switches, "switched"), (held.evictions, "given back"))
+    done = "".join(f", {what} {plural(times, 'time')}" for times, what in changes if times)
+    refused = f", {plural(held.refused_updates, 'update')} refused by the device" if held.refused_updates else ""
     return (
-        f"device: pool {nbytes(held.pool_bytes)}, placeholders {nbytes(held.placeholder_bytes)}, "
-        f"executables {nbytes(held.executable_bytes)}; host: records {nbytes(held.record_bytes)}, "
+        f"on the device: pool {nbytes(held.pool_bytes)}, placeholders {nbytes(held.placeholder_bytes)}, "
+        f"executables {nbytes(held.executable_bytes)}; on the host: records {nbytes(held.record_bytes)}, "
         f"working set {nbytes(held.host_graph_bytes)}",
-        f"{plural(held.graphs, 'graph')} in {count(held.classes)} class{'' if held.classes == 1 else 'es'}{alone}, "
-        f"{plural(held.executables, 'executable')}, {count(held.switches)} switched, "
-        f"{count(held.evictions)} evicted{refused}; with placeholders, results and an executable for each graph: "
-        f"about {nbytes(held.per_graph_bytes)} on the device (estimate)",
+        f"{plural(held.graphs, 'graph')} in {count(held.classes)} class{'' if held.classes == 1 else 'es'}{alone}; "
+        f"{plural(held.executables, 'executable')}{done}{refused}; one for each graph, with inputs and results of its "
+        f"own, would take about {nbytes(held.per_graph_bytes)} on the device (estimate)",
     )

@@ -17,8 +17,10 @@ from ..model import (
     ReportData,
     Timeline,
 )
+from ..model.kept import Kept
 from .spent import spent
 from .units import clean, count, duration, one_line, percent, plural, ratio
+from .verdict.said import LOOP, calls_text, looked_at
 from .verdict.verdict import gpu_measured
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "share_of",
     "shared_file",
     "shown_findings",
+    "source_at",
     "strips",
     "time_bars",
     "time_title",
@@ -48,8 +51,6 @@ __all__ = [
 _MOST_FINDINGS = 3
 _WORTH_SHOWING = 0.01
 """Of the cell's time; a hint that could save less is folded."""
-LOOP = "loop at line "
-"""So names of regions begin that are parts of a loop's body."""
 _BUCKETS = 60
 _CALLS_SHOWN = 4
 
@@ -119,7 +120,11 @@ def headline(report: ReportData) -> str:
     device = "CPU (rehearsal)" if cell.backend == "tape" else clean(cell.device)
     served = "operator streams" if cell.engine == "streams" and cell.streams else ""
     main = report.main_region
-    calls = f"{runs_of(main)}" if main is not None and main.calls else ""
+    calls = ""
+    if main is not None and main.calls:
+        seen = looked_at(cell, main)
+        told = f"looked at {seen}" if seen != calls_text(main) else seen
+        calls = runs_of(main) if main.replays or main.name.startswith(LOOP) else told
     parts = [f"{place(cell.file, None)} took {duration(took)}", device, served, calls]
     return "; ".join(part for part in parts if part)
 
@@ -233,15 +238,29 @@ def busy_buckets(events: Iterable[Event], window_ns: int, buckets: int) -> tuple
     width = window_ns / buckets
     busy = [0.0] * buckets
     reach = 0
-    for start, end in sorted((e.start_ns, e.end_ns) for e in events):
-        start, end = max(start, reach), min(end, window_ns)
+    for start, end in sorted([(e.start_ns, e.end_ns) for e in events]):
+        start, end = start if start > reach else reach, end if end < window_ns else window_ns
         if end <= start:
             continue
         reach = end
-        first, last = int(start / width), min(buckets - 1, int(end / width))
-        for index in range(first, last + 1):
+        first, last = int(start / width), int(end / width)
+        if first == last:  # as nearly all of many are
+            busy[first] += end - start
+            continue
+        for index in range(first, min(buckets - 1, last) + 1):
             busy[index] += max(0.0, min(end, (index + 1) * width) - max(start, index * width))
     return tuple(min(1.0, share / width) for share in busy)
+
+
+_KEPT_BUCKETS = Kept[Timeline, dict[tuple[int, int], tuple[float, ...]]](lambda _: {})
+"""Of timelines that live: the summary and the view show the same strips."""
+
+
+def _buckets_of(timeline: Timeline, window_ns: int, buckets: int) -> tuple[float, ...]:
+    known = _KEPT_BUCKETS.of(timeline)
+    if (window_ns, buckets) not in known:
+        known[window_ns, buckets] = busy_buckets(timeline.device_events(), window_ns, buckets)
+    return known[window_ns, buckets]
 
 
 def strips(report: ReportData) -> tuple[Strip, ...]:
@@ -267,7 +286,7 @@ def timeline_strips(before: Timeline | None, after: Timeline | None) -> tuple[St
             value=f"{_profiled(timeline, calls)} in {duration(window / 1e6)}, "
             f"GPU busy {percent(timeline.gpu_busy_share)}, "
             f"{plural(timeline.kernels_per_call, 'GPU operation')} a call",
-            buckets=busy_buckets(timeline.device_events(), window, max(1, round(_BUCKETS * window / longest))),
+            buckets=_buckets_of(timeline, window, max(1, round(_BUCKETS * window / longest))),
             tone=tone,
         )
         for (tone, timeline), window in zip(named, windows, strict=True)

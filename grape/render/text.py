@@ -25,6 +25,7 @@ from .summary import (
     plain_basis,
     rows,
     shown_findings,
+    source_at,
     strips,
     time_bars,
     time_title,
@@ -56,6 +57,8 @@ _HEAT = 8
 _BELOW_A_LINE = 11
 """Columns before what was found at a line."""
 _BAR_WIDTH = 30
+_MORE_WIDTH = 160
+"""Of the message of a finding that is not shown whole."""
 _TABLE_WIDTH = 76
 
 
@@ -100,7 +103,7 @@ def _print(console: Console, report: ReportData, *, details: bool) -> None:
     _ranks(console, report)
     lines = cell_lines(report)
     _lines(console, report, lines)
-    _findings(console, report, lines.placed)
+    _findings(console, report, lines.placed, details=details)
     step = next_step(report)
     if step:
         console.print()
@@ -282,19 +285,23 @@ def _prose(console: Console, text: str, style: str = "") -> Text:
     return shown
 
 
-def _findings(console: Console, report: ReportData, placed: Set[int]) -> None:
-    """Those that do not stand below their line, as the `placed` ones do."""
-    for index, finding in enumerate(report.findings[: shown_findings(report)]):
+def _findings(console: Console, report: ReportData, placed: Set[int], *, details: bool) -> None:
+    """Those that do not stand below their line, as the `placed` ones do; with `details` a line for each further one."""
+    shown = shown_findings(report)
+    for index, finding in enumerate(report.findings[:shown]):
         if index in placed:
             continue
         where = place(finding.at.file, finding.at.line) if finding.at else clean(finding.region or "")
         diff = clean(shown_diff(finding.fix.diff)).rstrip("\n").split("\n") if finding.fix else ()
         console.print()
         _finding(console, finding, where, diff, 0)
-    more = len(report.findings) - shown_findings(report)
-    if more > 0:
+    more = report.findings[shown:]
+    if more:
         console.print()
-        console.print(f"and {more} more: grape.last.findings", style="dim")
+        console.print(f"and {len(more)} more:{'' if details else ' print(grape.last)'}", style="dim")
+    for finding in more if details else ():
+        head = ", ".join([f"{finding.code} {finding.name}", source_at(finding), finding.severity])
+        console.print(f"  {head}: {one_line(finding.message, _MORE_WIDTH)}", style="dim", soft_wrap=True)
 
 
 def _finding(console: Console, finding: Finding, where: str, diff: Sequence[str], indent: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -76,14 +76,17 @@ class Engine:
         """Known plain times of cells, by what makes them the same."""
         self.report: Report | None = None
 
-    def status(self) -> str:
-        """The regions that Grape knows, what became of them, and the memory of their graphs."""
+    def status(self, taken: Sequence[str] = ()) -> str:
+        """The regions that Grape knows, what became of them, and the memory of their graphs; `taken` are lines about
+        source, which come behind what is numbered.
+        """
         return status_of(
             self.interceptor,
             self.device,
             self.report,
             holds_stream=bool(shared.held_by(CELLS)),
             applied=self._applied(),
+            taken=taken,
         )
 
     @property

@@ -198,6 +198,8 @@ class SeenCell:
 
         assert self._outside is not None
         outside = self._outside.finish(int(self._wall_ms * 1e6)).trace
+        if owner.situation.attention.denied:
+            outside = replace(outside, cut=True)  # what ran after looking had an end is not in it
         traced_earlier = not outside.ops and self._traced_as in owner.traced
         if traced_earlier:
             name, earlier = owner.traced[self._traced_as]

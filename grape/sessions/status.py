@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..render import Report, graph_stores
-from ..render.units import nbytes, plural
+from ..render.units import count, nbytes, plural
+from ..render.verdict.said import LOOP
 from ..streams import shared
 
 if TYPE_CHECKING:
@@ -15,24 +17,34 @@ __all__ = ["status_of"]
 
 
 def status_of(
-    interceptor: Interceptor, device: str, report: Report | None, *, holds_stream: bool, applied: list[Region]
+    interceptor: Interceptor,
+    device: str,
+    report: Report | None,
+    *,
+    holds_stream: bool,
+    applied: list[Region],
+    taken: Sequence[str] = (),
 ) -> str:
-    """`applied` are the regions that hold graphs, in the order of their numbers; the stream comes behind them."""
+    """`applied` are the regions that hold graphs, in the order of their numbers; the stream comes behind them, and then
+    what was `taken` of source, a numbered line each.
+    """
     situation = interceptor.situation
     regions = [region for region in interceptor.regions if region.calls]
     stream = _stream(len(applied) + 1) if holds_stream else []
-    if not regions and not stream:
+    if not regions and not stream and not taken:
         return "grape: nothing observed yet; put %%grape on the first line of a slow cell"
-    lines = [f"grape: {device}, {situation.backend.kind} backend"]
+    rehearsal = " (rehearsal): graphs are tried out, nothing gets faster" if situation.backend.kind == "tape" else ""
+    lines = [f"grape: {device}{rehearsal}"]
     numbers = {id(region): number for number, region in enumerate(applied, start=1)}
     for region in sorted(regions, key=lambda r: (id(r) not in numbers, numbers.get(id(r), -r.calls))):
         number = f"{numbers.get(id(region), '-'):>3}"
-        state = f"refused ({region.refused.code}: {region.refused.why})" if region.refused else "observed"
+        state = f"stays eager ({region.refused.code}: {region.refused.why})" if region.refused else "observed"
         if region.entries:
-            counts = f"{plural(len(region.entries), 'graph')}, {plural(region.replays, 'replay')}"
-            state = f"{counts}, {_held_beside_pool(region)}"
-        lines.append(f"{number} {region.name} at {region.at}: {plural(region.calls, 'call')}, {state}")
-    lines += stream
+            state = f"{count(region.replays)} replayed by {plural(len(region.entries), 'graph')}"
+            state += f", {_held_beside_pool(region)}"
+        calls = plural(region.calls, "iteration" if region.name.startswith(LOOP) else "call")
+        lines.append(f"{number} {region.name} at {region.at}: {calls}, {state}")
+    lines += [*stream, *taken]
     lines += _memory(interceptor, situation, applied=bool(applied)) if regions else []
     if report is not None:
         found = [f"{f.code} {f.name} {f.at or ''}: {f.message}" for f in report.findings]
@@ -55,7 +67,7 @@ def _memory(interceptor: Interceptor, situation: Situation, *, applied: bool) ->
     if not applied:
         kept += ["the pool is kept for the next graph until %grape reset"] if stores.pool_bytes else []
         kept += ["placeholders hold results that you keep"] if placeholder_bytes else []
-    return ["; ".join([f"memory: device: {device}", *kept])]
+    return ["; ".join([f"memory: on the device: {device}", *kept])]
 
 
 def _stream(number: int) -> list[str]:

@@ -199,7 +199,7 @@ class Keeper:
             self._build = native.start() if self._failed is None else None
         elif self._build.poll() is not None:
             self._failed = Unavailable(native.said(self._build))
-        return self._failed or Building("the C++ of operator streams is compiled for this torch, in the background")
+        return self._failed or Building("Grape compiles a part of its own for this torch, once, in the background")
 
 
 shared = Keeper()

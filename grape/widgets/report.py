@@ -50,10 +50,12 @@ class Actions:
     page: Callable[[], str] | None = None
     fixes: Callable[[], list[dict[str, object]]] | None = None
     """Gives the view's findings anew, with the rewrites that nobody had asked for."""
+    runs: Callable[[], list[dict[str, object]]] | None = None
+    """Gives a row for each run of this notebook so far."""
 
     def names(self) -> list[str]:
         """The actions that there are."""
-        known = ("apply", "undo", "undo_region", "trace", "page", "fixes")
+        known = ("apply", "undo", "undo_region", "trace", "page", "fixes", "runs")
         return [name for name in known if getattr(self, name) is not None]
 
 
@@ -118,6 +120,9 @@ class ReportWidget(anywidget.AnyWidget):
             return {"error": f"this view cannot {action}"}
         if action in ("trace", "page"):
             return {"text": getattr(self._actions, action)()}
+        if action == "runs":
+            assert self._actions.runs is not None
+            return {"runs": self._actions.runs()}
         if action == "fixes":
             assert self._actions.fixes is not None
             findings = self._actions.fixes()

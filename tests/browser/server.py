@@ -59,8 +59,10 @@ def _free_port() -> int:
 
 
 @contextmanager
-def serve(home: Path) -> Iterator[Jupyter]:
-    """JupyterLab and Notebook 7 of one server. All that it writes is below `home`; it listens on this machine only."""
+def serve(home: Path, base: str = "/") -> Iterator[Jupyter]:
+    """JupyterLab and Notebook 7 of one server, below the path `base` of its address. All that it writes is below
+    `home`; it listens on this machine only.
+    """
     folder = home / "notebooks"
     folder.mkdir()
     for name, values in SETTINGS.items():
@@ -86,12 +88,12 @@ def serve(home: Path) -> Iterator[Jupyter]:
     command = [
         *(sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--expose-app-in-browser"),
         *(f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token="),
-        *("--ServerApp.open_browser=False", f"--ServerApp.root_dir={folder}"),
+        *("--ServerApp.open_browser=False", f"--ServerApp.root_dir={folder}", f"--ServerApp.base_url={base}"),
     ]
     with open(home / "log", "w") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
     try:
-        url = f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{port}{base}".rstrip("/")
         _wait_until_up(url, server, home / "log")
         yield Jupyter(url=url, folder=folder, data=home / "data")
     finally:

@@ -126,14 +126,14 @@ def test_apply_and_undo_act_in_the_kernel(lab: Any) -> None:
 
 def test_an_error_of_the_kernel_is_one_line(lab: Any) -> None:
     view = sample_view(lab)
-    view.get_by_role("button", name="Undo: run GPT2LMHeadModel.forward eagerly again").click()
+    view.get_by_role("button", name="Undo its graphs: run GPT2LMHeadModel.forward eagerly again").click()
     view.get_by_text("GPT2LMHeadModel.forward cannot be undone here", exact=True).wait_for()
 
 
 def test_undo_of_a_region_releases_its_graphs(lab: Any) -> None:
     assert "replays" in run_code(lab, "%grape status")
     view = lab.locator(".grape-report").first
-    view.get_by_role("button", name="Undo: run step eagerly again").click()
+    view.get_by_role("button", name="Undo its graphs: run step eagerly again").click()
     view.get_by_text(re.compile("^undone: step at In")).wait_for()
     assert "replays" not in run_code(lab, "%grape status")
 
@@ -329,6 +329,26 @@ def test_a_fix_is_applied_in_place_and_undone(jupyter: Any, open_page: Opener, f
     run_all(page)
     wait_for_notebook(page)
     assert run_code(page, "print(type(kept[0]).__name__, len(kept))") == "float 12"
+
+
+def test_the_runs_so_far_are_told_when_they_are_opened(jupyter: Any, open_page: Opener) -> None:
+    name = write(jupyter.folder, "runs.ipynb", MODEL, FIXABLE)
+    page = open_page(f"{jupyter.url}/lab/tree/{name}?reset")
+    wait_for_notebook(page)
+    run_all(page)
+    page.wait_for_selector(".grape-report")
+    cell = "window.jupyterapp.shell.currentWidget.content.widgets[1].model.sharedModel"
+    page.evaluate(f"() => {cell}.setSource({cell}.getSource() + '# again')")
+    run_all(page)
+    wait_for_notebook(page)
+    page.wait_for_selector(".grape-report .grape-runs summary")
+    page.locator(".grape-runs summary").click()
+    table = page.locator(".grape-runs table")
+    table.wait_for()
+    said = table.inner_text()
+    assert re.search(r"^1\s+[\d:]+\s+In\[2\]\s", said, re.MULTILINE) and re.search(r"^2\s", said, re.MULTILINE)
+    assert "source since run 1: 1 line new, 0 gone" in said
+    assert "%grape compare A B" in page.locator(".grape-runs").inner_text()
 
 
 def test_the_magic_applies_in_place_and_undoes(jupyter: Any, open_page: Opener) -> None:

@@ -96,8 +96,9 @@ def test_a_fix_is_read_taken_run_and_given_back(kernel: Kernel) -> None:
     (replaced,) = payload
     assert (replaced["source"], replaced["replace"], replaced["text"]) == ("set_next_input", True, FIXED)
     # Graphs are numbered first.
-    number = re.search(r"^ +(\d+) source of In\[3\]: fix 2$", kernel.run("%grape status")[0], re.MULTILINE)
-    assert number is not None
+    status = kernel.run("%grape status")[0]
+    number = re.search(r"^ +(\d+) source of In\[3\]: fix 2$", status, re.MULTILINE)
+    assert number is not None and status.index("source of In[3]") < status.index("found in the last run")
     assert kernel.run("%grape apply 2")[2] == "UsageError: %grape: fix 2 is applied already"
 
     _, payload, error = kernel.run("%grape apply 1")

@@ -69,6 +69,17 @@ def test_on_a_cpu_a_graph_is_checked_and_serves_nobody(on_a_cpu: Notebook) -> No
     assert plain()
 
 
+def test_what_was_not_looked_at_is_not_counted(on_a_cpu: Notebook) -> None:
+    """Looking may have an end at any moment: how often something ran is not known then."""
+    on_a_cpu.shell.user_ns["aside"] = engine().stand_aside
+    source = "%%grape\nwith torch.no_grad():\n    for i in range(40):\n        net(x).sum().item()\n"
+    report = on_a_cpu.under_grape(f"{source}        if i == 5:\n            aside()\n")
+    assert [(one["name"], one["calls"]) for one in report["regions"]] == [("Net (net)", 6)]
+    assert "observed the first 6 calls of Net (net)" in report["verdict"]
+    messages = [one["message"] for one in report["findings"] if one["code"] == "GR101"]
+    assert messages and all("at each execution" in message for message in messages)
+
+
 def test_on_a_cpu_the_second_run_is_the_plain_cell(on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     first = on_a_cpu.under_grape(SERVED)
     code = on_a_cpu["step"].__code__

@@ -36,7 +36,11 @@ def failed(capsys: pytest.CaptureFixture[str], code: int, *argv: str | Path) -> 
             "no command; write grape run NOTEBOOK|SCRIPT.py, advise NOTEBOOK, apply NOTEBOOK, compare A.json B.json",
         ),
         (["--verbose"], "unknown option '--verbose'; write grape run NOTEBOOK"),
-        (["rnu", "x.ipynb"], "invalid choice: 'rnu'"),
+        (["rnu", "x.ipynb"], "unknown command 'rnu'; did you mean run?"),
+        (
+            ["profile"],
+            "unknown command 'profile'; commands: run, apply, demo, doctor, explain, advise, compare, mcp, view",
+        ),
         (["run"], "the following arguments are required: NOTEBOOK|SCRIPT.py; see grape run --help"),
         (["run", "x.ipynb", "--jsn", "f"], "unknown option '--jsn'; did you mean --json?"),
         (["run", "x.ipynb", "--jsn=f"], "unknown option '--jsn=f'; did you mean --json?"),

@@ -56,6 +56,8 @@ def test_cells_without_a_name_are_known_by_their_source() -> None:
     history.add(made(), "x = model(x)\ny = 1\n", None)
     history.add(made(), "import json\nprint(json.dumps({}))\n", None)
     history.add(made(), "x = model(x)\ny = 2\n", None)
+    history.add(made(), "out = []\nfor n in range(3, 60):\n    y = cat([y, net(y)])\n    out.append(y.shape)\n", None)
+    history.add(made(), "with no_grad():\n    x = ones(2, 64)\n    for i in range(200):\n        x = step(x)\n", None)
     assert [line for line in lines(history) if line.startswith("      source")] == [
         "      source since run 1: 1 line new, 1 gone"
     ]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, SimpleNamespace
@@ -124,8 +124,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     class Engine:
         applied_count = 3
 
-        def status(self) -> str:
-            return "2 graphs"
+        def status(self, taken: Sequence[str] = ()) -> str:
+            return "\n".join(["2 graphs", *taken])
 
         def undo(self, number: int | None = None) -> str:
             if number == 9:

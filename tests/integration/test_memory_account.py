@@ -45,13 +45,14 @@ def test_status_tells_what_stays_after_undo(shell: InteractiveShell, capsys: pyt
     assert pool_bytes
     applied = status(shell, capsys)
     assert re.search(r"^  1 Sequential \(net\).* 7 graphs", applied, re.MULTILINE)
-    assert f"memory: device: pool {nbytes(pool_bytes)}, placeholders " in applied and "working set" in applied
+    assert f"memory: on the device: pool {nbytes(pool_bytes)}, placeholders " in applied and "working set" in applied
     said, found = re.split(r"^found in the last run, In\[\d+\]:$", applied, flags=re.MULTILINE)
     assert "GR201" in found and "GR201" not in said
 
     assert shell.run_cell("%grape undo").success
     undone = status(shell, capsys)
-    kept = f"memory: device: pool {nbytes(pool_bytes)}, placeholders {nbytes(situation.store.nbytes)}, executables 0 B"
+    placeholders = nbytes(situation.store.nbytes)
+    kept = f"memory: on the device: pool {nbytes(pool_bytes)}, placeholders {placeholders}, executables 0 B"
     assert f"{kept}; the pool is kept for the next graph until %grape reset" in undone
     assert ("placeholders hold results that you keep" in undone) == bool(situation.store.nbytes)
 

@@ -220,7 +220,7 @@ def test_while_it_is_compiled_a_cell_runs_as_written(
     began = time.monotonic()
     report = notebook.under_grape(STREAMED)
     assert time.monotonic() - began < 10
-    assert "left as written: the C++ of operator streams is compiled for this torch, in the back" in report["verdict"]
+    assert "left as written: Grape compiles a part of its own for this torch, once, in the back" in report["verdict"]
     assert "in the background" in notebook.under_grape(STREAMED)["verdict"]
     go.touch()
     assert shared._build is not None
@@ -419,15 +419,17 @@ def trained(closed_engine: None) -> Iterator[dict[str, Any]]:
 def test_a_function_under_a_stream(trained: dict[str, Any]) -> None:
     with grape.stream(trained["step"]) as step:
         assert step.__name__ == "step" and step.evidence() is None
+        assert repr(step) == "<grape.stream of step: not served yet>"
         for _ in range(40):
             step(trained["x"])
             assert not is_on()
         found = step.evidence()
         assert found is not None and found.matched > 0.5 * found.seen and step.as_written is None
+        assert repr(step) == f"<grape.stream of step: {found.seen:,} operators, {found.matched:,} as recorded>"
     assert nothing_left()
     assert step.evidence() == found or step.evidence().matched == found.matched  # type: ignore[union-attr]
     step(trained["x"])
-    assert step.as_written == "it was closed"
+    assert step.as_written == "it was closed" and repr(step).endswith(" as recorded, closed>")
     expected = plainly(TRAIN + "step(x)", 1)
     assert same([*trained["net"].parameters(), *trained["losses"]], expected)
 

@@ -54,7 +54,7 @@ def test_this_machine() -> None:
     assert found["self-test"] == Check(
         name="self-test",
         ok=True,
-        found="graph on the CPU reference: replays equal eager",
+        found="graph, rehearsed on the CPU: replays equal eager",
         needs="a report of this page as a bug",
         effect="graphs cannot be trusted here; use %%grape --profile",
     )
@@ -244,7 +244,7 @@ def test_a_replay_that_differs_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(TapeGraph, "replay", lambda self: None)
     check = only(selftest.replay())
-    assert check.ok is False and check.found == "graph on the CPU reference: replay 1 differs from eager"
+    assert check.ok is False and check.found == "graph, rehearsed on the CPU: replay 1 differs from eager"
 
 
 def test_a_profiler_that_is_taken() -> None:

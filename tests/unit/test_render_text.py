@@ -11,6 +11,7 @@ from grape.model import CellEvidence, Decision, Event, Finding, GraphMemory, Mem
 from grape.render import build_report
 from grape.render.memory_rows import graph_stores, memory_bars
 from grape.render.summary import busy_buckets, level, strips, time_bars
+from grape.render.verdict.next_step import NO_FILE
 from tests.unit.sample_evidence import (
     cell,
     fix,
@@ -109,9 +110,12 @@ def test_environment_does_not_change_the_text(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_three_findings_then_a_count() -> None:
-    text = build_report(cell(region()), tuple(host_sync(line) for line in range(1, 8))).to_text()
-    assert text.count("GR101 host-sync") == 3
-    assert "and 4 more: grape.last.findings" in text
+    report = build_report(cell(region()), tuple(host_sync(line) for line in range(1, 8)))
+    short = report.to_text(details=False)
+    assert short.count("GR101 host-sync") == 3 and "\nand 4 more: print(grape.last)\n" in short
+    text = report.to_text()
+    assert text.count("GR101 host-sync") == 7
+    assert re.search(r"^and 4 more:\n  GR101 host-sync, In\[4\], line \d, (costly|blocker): ", text, re.MULTILINE)
 
 
 def test_markup_and_escapes_of_the_person_are_shown_not_obeyed() -> None:
@@ -189,6 +193,12 @@ def test_one_next_step_outside_of_the_notebook(
 ) -> None:
     report = replace(build_report(evidence, findings), notebook="'my run.ipynb' --cell 4")
     assert re.findall(r"^next: (.*)$", report.to_text(width=200), flags=re.MULTILINE) == ([step] if step else [])
+
+
+def test_where_no_report_was_written_it_is_written_first() -> None:
+    report = replace(build_report(cell(region()), (host_sync(fix=fix()),)), notebook=f"train.py {NO_FILE}")
+    said = "run it again with --json FILE, then grape apply train.py --report FILE writes a copy with In[4], line 11"
+    assert f"next: {said} rewritten" in report.to_text(width=200)
 
 
 def test_on_the_tape_memory_is_that_of_the_process_and_no_bar_is_of_time() -> None:
@@ -290,10 +300,11 @@ HELD = GraphMemory(
 
 def test_the_stores_of_graphs_are_told_apart() -> None:
     assert graph_stores(HELD) == (
-        "device: pool 2.00 MB, placeholders 1.00 MB, executables 1.16 MB; host: records 8.00 KB, working set 0 B",
-        "1,019 graphs in 2 classes, 1 graph that cannot share, 3 executables, 1,018 switched, 0 evicted, "
-        "1 refused update; with placeholders, results and an executable for each graph: "
-        "about 197 GB on the device (estimate)",
+        "on the device: pool 2.00 MB, placeholders 1.00 MB, executables 1.16 MB; "
+        "on the host: records 8.00 KB, working set 0 B",
+        "1,019 graphs in 2 classes, 1 that cannot share; 3 executables, switched 1,018 times, "
+        "1 update refused by the device; one for each graph, with inputs and results of its own, "
+        "would take about 197 GB on the device (estimate)",
     )
     bars = memory_bars(build_report(tape_cell(region(), graph_memory=HELD), ()))
     assert [(bar.label, bar.value) for bar in bars] == [

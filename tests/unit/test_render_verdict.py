@@ -309,6 +309,24 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         f"no GPU here: nothing gets faster; observed 3 calls of {FORWARD}",
     ),
     (
+        "no GPU, looking had an end: later calls were not counted",
+        tape_cell(observed(calls=3), time=None, looked_on=False),
+        (),
+        f"no GPU here: nothing gets faster; observed the first 3 calls of {FORWARD}",
+    ),
+    (
+        "the same after one call",
+        cell(observed(calls=1), looked_on=False),
+        (),
+        f"{SAME}; observed the first call of {FORWARD}; accelerated when it is called again{OWN}",
+    ),
+    (
+        "iterations of a loop",
+        tape_cell(observed(name="loop at line 5", calls=97), time=None),
+        (),
+        "no GPU here: nothing gets faster; observed 97 iterations of the loop at line 5",
+    ),
+    (
         "no GPU, each call had new shapes",
         tape_cell(observed(**growing(1, 1, 1)), time=None),
         (),
@@ -325,6 +343,12 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         tape_cell(trace=operators(), time=None),
         (),
         "no GPU here: nothing gets faster; no PyTorch work in it repeats",
+    ),
+    (
+        "no GPU, no region, one operator again and again",
+        tape_cell(trace=operators(40), time=None),
+        (),
+        "no GPU here: nothing gets faster; what repeats in it is too small to be a CUDA graph",
     ),
     (
         "model on the CPU of a CUDA machine",

@@ -49,7 +49,9 @@ def test_the_step_of_an_optimizer_has_advice_of_its_own() -> None:
     assert finding.advice.startswith(
         "give the optimizer `fused=True` (Adam, AdamW, SGD) or `capturable=True`: then the step"
     )
+    assert finding.by_hand and not finding.fixable, "no rewrite knows it: there is no difference to be shown"
     (other,) = gr403.check(cell(region(scalar_changes=(CHANGE,)), source="def step(x):\n    pass\n    x.mul_(k)\n"))
+    assert other.fixable
     assert other.advice is not None
     assert other.advice.startswith("keep the number in a tensor on the device")
 

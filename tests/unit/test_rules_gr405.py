@@ -20,6 +20,19 @@ def test_a_region_that_needs_gradients() -> None:
     assert (finding.severity, finding.advice) == ("blocker", NO_GRAD)
 
 
+def test_the_advice_stays_where_a_later_cell_traced_nothing() -> None:
+    refused = Refused.because(Reason.NEEDS_GRADIENTS, more="")
+    (finding,) = gr405.check(cell(region(outcome="refused", refused=refused, traces=())))
+    assert finding.advice == NO_GRAD
+
+
+def test_a_loop_is_put_under_no_grad() -> None:
+    refused = Refused.because(Reason.NEEDS_GRADIENTS, more="")
+    loop = region("loop at line 2", outcome="refused", refused=refused, loop_line=2)
+    (finding,) = gr405.check(cell(loop))
+    assert finding.advice == "if the gradients are not used, put the loop at line 2 under `with torch.no_grad():`"
+
+
 def test_its_refusal_is_the_same_cause() -> None:
     refused = Refused.because(Reason.OWN_GRADIENT)
     (finding,) = gr405.check(cell(region(outcome="refused", refused=refused, traces=(trace(needs_grad=True),))))
@@ -33,7 +46,7 @@ def test_a_named_operator() -> None:
     refused = Refused.because(Reason.HIDDEN_KERNEL, at(4), operator="own.foobar.default")
     (finding,) = gr405.check(cell(region(outcome="refused", refused=refused, traces=(trace(),))))
     assert "torch does not show the Python code of own.foobar.default" in finding.message and finding.at == at(4)
-    assert finding.advice == "move what is named out of the region, or leave the region eager"
+    assert finding.advice == "move what is named out of it, or leave it: it runs as you wrote it"
 
 
 def test_gradients_do_not_matter_where_another_code_refused() -> None:
@@ -49,7 +62,7 @@ def test_a_step_that_trains_is_no_finding_by_itself() -> None:
 def test_a_step_that_trains_and_draws_other_numbers_gets_the_advice_for_that() -> None:
     refused = Refused.because(Reason.REPLAY_DRAWS)
     (finding,) = gr405.check(cell(region(outcome="refused", refused=refused, traces=(trace(needs_grad=True),))))
-    assert finding.advice == "move what is named out of the region, or leave the region eager"
+    assert finding.advice == "move what is named out of it, or leave it: it runs as you wrote it"
 
 
 def test_a_replayed_region_and_one_without_gradients_are_fine() -> None:
@@ -68,7 +81,7 @@ def test_a_replayed_region_and_one_without_gradients_are_fine() -> None:
         (Refused.because(Reason.ON_THE_CPU, at(3)), "move the model and its inputs to the GPU: `.to('cuda')`"),
         (
             Refused.because(Reason.MODE, at(3), mode="torch.vmap"),
-            "move what is named out of the region, or leave the region eager",
+            "move what is named out of it, or leave it: it runs as you wrote it",
         ),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 from grape.errors import UsageError
 from grape.magics import open_views
 from grape.magics import view as magics_view
+from grape.magics.history import history
 from grape.render import Report, build_report
 from grape.render.timeline.view import build_view
 from grape.widgets.report import Actions, Answer, ReportWidget
@@ -150,8 +151,12 @@ def test_a_run_with_nothing_to_draw_closes_the_view_of_the_last(displayed: list[
 def test_buttons_of_a_shown_view(displayed: list[Any]) -> None:
     magics_view.show_view(shell(), report())
     (widget,) = displayed
-    assert {"undo_region", "trace", "page"} <= set(widget.actions)
+    assert {"undo_region", "trace", "page", "runs"} <= set(widget.actions)
     actions = widget._actions
+    history.clear()
+    history.add(report(), "%%grape\nx = 1\n", None)
+    (row,) = actions.runs()
+    assert (row["number"], row["verdict"], row["changes"]) == (1, report().verdict, ())
     assert actions.page().startswith("<!doctype html>")
     with pytest.raises(UsageError, match="no region elsewhere in this report"):
         actions.undo_region("elsewhere")

@@ -11,7 +11,10 @@ import sys
 import types
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 __all__ = ["RANDOM", "Digests", "digests_of", "random_digests"]
 
@@ -40,7 +43,7 @@ class Digests:
     found: dict[str, str] = dataclasses.field(default_factory=dict)
     not_compared: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def add(self, name: str, value: Any) -> None:
+    def add(self, name: str, value: object) -> None:
         """Leave out what code defines, and names that nobody chose."""
         if name.startswith("__") or isinstance(value, _DEFINED):
             return
@@ -52,7 +55,7 @@ class Digests:
             self.not_compared[name] = f"{type(value).__name__}: {type(error).__name__}"
 
 
-def digests_of(names: Mapping[str, Any]) -> Digests:
+def digests_of(names: Mapping[str, object]) -> Digests:
     made = Digests()
     for name, value in list(names.items()):
         made.add(name, value)
@@ -61,7 +64,7 @@ def digests_of(names: Mapping[str, Any]) -> Digests:
 
 def random_digests() -> dict[str, str]:
     """Of the generators of Python, NumPy and torch, as far as they are loaded."""
-    states: dict[str, Any] = {f"{RANDOM} of Python": random.getstate()}
+    states: dict[str, object] = {f"{RANDOM} of Python": random.getstate()}
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
         states[f"{RANDOM} of NumPy"] = numpy.random.get_state()
@@ -72,14 +75,14 @@ def random_digests() -> dict[str, str]:
     return {name: digest_of(state) for name, state in states.items()}
 
 
-def digest_of(value: Any) -> str:
+def digest_of(value: object) -> str:
     """Equal for equal types, values and bits. Raises `_Unknown` for what cannot be told."""
     digest = hashlib.sha256()
     _add(digest, value, 0)
     return digest.hexdigest()[:20]
 
 
-def _add(digest: Any, value: Any, depth: int) -> None:
+def _add(digest: _Hash, value: object, depth: int) -> None:
     if depth > _DEEPEST:
         raise _Unknown("something that holds itself, or is very deep")
     kind = type(value)
@@ -106,7 +109,7 @@ def _add(digest: Any, value: Any, depth: int) -> None:
         raise _Unknown(kind.__qualname__)
 
 
-def _add_array(digest: Any, value: Any, depth: int) -> bool:
+def _add_array(digest: _Hash, value: object, depth: int) -> bool:
     """Tensors, modules and optimizers, arrays."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if torch is not None:

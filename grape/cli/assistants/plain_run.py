@@ -11,18 +11,43 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TypedDict
 
 from ..scripts.main_module import become_main, statements
 from .digests import Digests, digests_of, random_digests
 
+__all__ = ["Spec", "Told"]
+
 _IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+class Spec(TypedDict):
+    """The program to run, and the file for what it did."""
+
+    kind: str
+    path: str
+    words: list[str]
+    source: str
+    cells: list[tuple[int, str]]
+    changed: list[int]
+    watch: bool
+    out: str
+
+
+class Told(TypedDict):
+    """What it did."""
+
+    seconds: float
+    code: int
+    error: str | None
+    digests: dict[str, str]
+    not_compared: dict[str, str]
 
 
 class _Watch:
     """Digests of what functions hold that the top of a script calls, when they return: most scripts work in `main`."""
 
-    def __init__(self, namespace: dict[str, Any]) -> None:
+    def __init__(self, namespace: dict[str, object]) -> None:
         self._namespace = namespace
         self.seen = Digests()
 
@@ -39,7 +64,7 @@ class _Watch:
                 sys.setprofile(self)
 
 
-def run_script(spec: dict[str, Any]) -> dict[str, Any]:
+def run_script(spec: Spec) -> Told:
     """`seconds` leaves imports at the top out, which no rewrite changes."""
     source = Path(spec["source"]).read_bytes()
     file = os.path.abspath(spec["path"])
@@ -62,7 +87,7 @@ def run_script(spec: dict[str, Any]) -> dict[str, Any]:
     return _told(namespace, watch.seen, seconds=took, code=code, error=error)
 
 
-def run_cells(spec: dict[str, Any]) -> dict[str, Any]:
+def run_cells(spec: Spec) -> Told:
     """`seconds` is that of the cells which the rewrite changes. Ends at the first error, as Run All does."""
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
@@ -84,7 +109,7 @@ def run_cells(spec: dict[str, Any]) -> dict[str, Any]:
     return _told(names, Digests(), seconds=took, code=0, error=error)
 
 
-def _told(names: dict[str, Any], seen: Digests, *, seconds: float, code: int, error: str | None) -> dict[str, Any]:
+def _told(names: dict[str, object], seen: Digests, *, seconds: float, code: int, error: str | None) -> Told:
     states = random_digests()
     top = digests_of(names)
     return {
@@ -97,7 +122,7 @@ def _told(names: dict[str, Any], seen: Digests, *, seconds: float, code: int, er
 
 
 def main(file: str) -> None:
-    spec = json.loads(Path(file).read_text(encoding="utf-8"))
+    spec: Spec = json.loads(Path(file).read_text(encoding="utf-8"))
     told = run_cells(spec) if spec["kind"] == "notebook" else run_script(spec)
     Path(spec["out"]).write_text(json.dumps(told), encoding="utf-8")
 

@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ...errors import UsageError
 from ...render.units import plural, ratio, waited_pair
 from .digests import RANDOM
+from .plain_run import Spec, Told
 from .processes import ran
 
 __all__ = ["Program", "Proof", "prove"]
@@ -72,7 +72,7 @@ class Proof:
         by = ratio(self.faster if self.faster >= 1 else 1 / self.faster)
         return f"{by} {'faster' if self.faster >= 1 else 'slower'} ({runs})"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "verdict": self.verdict,
             "same": self.same,
@@ -161,12 +161,12 @@ def _run(program: Program, folder: Path, timeout_s: float, *, watch: bool) -> _R
         out, source, spec = (Path(place) / name for name in ("told.json", "source.py", "spec.json"))
         if program.source is not None:
             source.write_bytes(program.source)
-        content: dict[str, Any] = {
+        content: Spec = {
             "kind": "script" if program.source is not None else "notebook",
             "path": str(program.path),
             "words": list(program.words),
             "source": str(source),
-            "cells": [list(cell) for cell in program.cells],
+            "cells": list(program.cells),
             "changed": list(program.changed),
             "watch": watch,
             "out": str(out),
@@ -176,7 +176,7 @@ def _run(program: Program, folder: Path, timeout_s: float, *, watch: bool) -> _R
         if not out.exists():
             last = _last_line(done.err.splitlines())
             raise UsageError(f"the program ended by itself, with exit code {done.code}, and left no result{last}")
-        told = json.loads(out.read_text(encoding="utf-8"))
+        told: Told = json.loads(out.read_text(encoding="utf-8"))
     return _Ran(out=done.out, **told)
 
 

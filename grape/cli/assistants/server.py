@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -25,7 +25,8 @@ GPU nothing gets faster; findings still hold."""
 
 Report = Annotated[int, Field(description="the number that profile gave")]
 Findings = Annotated[list[int], Field(description="numbers of findings that have a rewrite")]
-_NONE: list[Any] = []
+_NONE: list[str] = []
+_ALL: list[int] = []
 Seconds = Annotated[float, Field(description="the most seconds one run may take", gt=0)]
 
 
@@ -38,7 +39,7 @@ def _told() -> Iterator[None]:
         raise ToolError(str(error)) from None
 
 
-def make_server(folder: Path) -> Any:
+def make_server(folder: Path) -> MCPServer:
     """The server; files are named from `folder`, in which programs run."""
     work = Work(folder)
     server = MCPServer("grape", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING")
@@ -46,22 +47,22 @@ def make_server(folder: Path) -> Any:
     def profile(
         path: Annotated[str, Field(description="a script (.py) or a notebook (.ipynb)")],
         arguments: Annotated[list[str], Field(description="of the script")] = _NONE,
-        cells: Annotated[list[int], Field(description="of a notebook: the code cells to measure, from 1")] = _NONE,
+        cells: Annotated[list[int], Field(description="of a notebook: the code cells to measure, from 1")] = _ALL,
         engine: Annotated[str | None, Field(description="auto, regions or streams; auto where none is named")] = None,
         timeout_s: Seconds = 600.0,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Run a script once, or a notebook from its first to its last cell, under Grape. Gives the number of the
         report, a verdict for each measured cell, times, regions, and how many findings and rewrites there are.
         """
         with _told():
             return work.profile(path, arguments=arguments, cells=cells, engine=engine, timeout_s=timeout_s)
 
-    def findings(report: Report) -> dict[str, Any]:
+    def findings(report: Report) -> dict[str, object]:
         """List what was found, the most important first: code, line, message, cost, and whether there is a rewrite."""
         with _told():
             return work.findings(report)
 
-    def propose(report: Report, findings: Findings) -> dict[str, Any]:
+    def propose(report: Report, findings: Findings) -> dict[str, object]:
         """Show the rewrites of these findings together, as a unified difference. Nothing is written."""
         with _told():
             return work.propose(report, findings)
@@ -71,14 +72,14 @@ def make_server(folder: Path) -> Any:
         findings: Findings,
         repeats: Annotated[int, Field(description="timed runs of each version", ge=0, le=20)] = 3,
         timeout_s: Seconds = 600.0,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Run the program as it is and rewritten, without Grape, in processes of their own. Says whether values,
         standard output and random states have the same bits, and how much faster it is. Nothing is written.
         """
         with _told():
             return work.prove(report, findings, repeats=repeats, timeout_s=timeout_s)
 
-    def apply(report: Report, findings: Findings) -> dict[str, Any]:
+    def apply(report: Report, findings: Findings) -> dict[str, object]:
         """Write these rewrites into the file, if it is as it was when it ran. Gives the number of the change."""
         with _told():
             return work.apply(report, findings)
@@ -87,7 +88,7 @@ def make_server(folder: Path) -> Any:
         change: Annotated[
             int | None, Field(description="the number that apply gave; the last change where none")
         ] = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Give a file back what it held before a change, if nobody edited it since."""
         with _told():
             return work.undo(change)

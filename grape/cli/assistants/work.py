@@ -9,17 +9,25 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...errors import UsageError
 from ...render.files import write_bytes
+from ...render.json_types import FindingJson, ReportJson
 from ...render.units import shown_diff
 from ...rewrite import split_magic, unified_diff
 from ..apply import checked
 from ..files import ScriptText, read_json
 from ..notebooks.notebook import code_cells, read_notebook
 from ..parser import is_script
-from ..written.rewriting import accepted, cell_text, rewritten_notebook, rewritten_script
+from ..written.rewriting import (
+    Accepted,
+    Findings,
+    RawNotebook,
+    accepted,
+    cell_text,
+    rewritten_notebook,
+    rewritten_script,
+)
 from .processes import ran
 from .proof import Program, prove
 
@@ -39,9 +47,9 @@ class _Profiled:
     shown: str
     words: tuple[str, ...]
     content: bytes
-    reports: tuple[dict[str, Any], ...]
+    reports: tuple[ReportJson, ...]
 
-    def findings(self) -> list[dict[str, Any]]:
+    def findings(self) -> list[FindingJson]:
         return [finding for report in self.reports for finding in report["findings"]]
 
 
@@ -84,7 +92,7 @@ class Work:
         cells: Sequence[int] = (),
         engine: str | None = None,
         timeout_s: float = 600.0,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Run a script, or a notebook, under Grape. Raises a `GrapeError`."""
         with self._lock:
             file = self._file(path)
@@ -125,7 +133,7 @@ class Work:
                 "stdout_tail": done.out[-_TAIL:],
             }
 
-    def findings(self, report: int) -> dict[str, Any]:
+    def findings(self, report: int) -> dict[str, object]:
         """All findings of a report, numbered from 1. Raises `UsageError`."""
         made = self._known(report)
         shown = [
@@ -140,7 +148,7 @@ class Work:
         ]
         return {"report": report, "file": made.shown, "findings": shown}
 
-    def propose(self, report: int, findings: Sequence[int]) -> dict[str, Any]:
+    def propose(self, report: int, findings: Sequence[int]) -> dict[str, object]:
         """The rewrites of these findings together, as a difference; nothing is written. Raises a `GrapeError`."""
         made = self._known(report)
         rewritten = self._rewrite(made, findings)
@@ -148,7 +156,7 @@ class Work:
 
     def prove(
         self, report: int, findings: Sequence[int], *, repeats: int = 3, timeout_s: float = 600.0
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Run the original and the rewritten program and compare them. Raises a `GrapeError`."""
         if not 0 <= repeats <= 20:
             raise UsageError(f"repeats is a number from 0 to 20, not {repeats}")
@@ -159,7 +167,7 @@ class Work:
             proof = prove(rewritten.before, rewritten.after, folder=folder, repeats=repeats, timeout_s=timeout_s)
         return {"report": report, "file": made.shown, **proof.to_dict()}
 
-    def apply(self, report: int, findings: Sequence[int]) -> dict[str, Any]:
+    def apply(self, report: int, findings: Sequence[int]) -> dict[str, object]:
         """Write the rewrites into the file, if that is as it was when it ran. Raises a `GrapeError`."""
         made = self._known(report)
         rewritten = self._rewrite(made, findings)
@@ -178,7 +186,7 @@ class Work:
             self._applied.append(change)
         return {"change": change.number, "file": made.shown, "said": list(rewritten.said), "diff": rewritten.diff}
 
-    def undo(self, change: int | None = None) -> dict[str, Any]:
+    def undo(self, change: int | None = None) -> dict[str, object]:
         """Give a file back what it held before a change, the last one where none is named. Raises `UsageError`."""
         with self._lock:
             known = {one.number: one for one in self._applied}
@@ -216,13 +224,13 @@ class Work:
                 raise UsageError(f"no finding {number} in report {made.number}, which has {len(findings)}")
             if findings[number - 1]["fix"] is None:
                 raise UsageError(f"finding {number} ({findings[number - 1]['code']}) has no rewrite")
-        chosen = [{"findings": [findings[number - 1] for number in numbers]}]
+        chosen = [Findings(findings=[findings[number - 1] for number in numbers])]
         taken = list(accepted(chosen, codes=None, unverified=True))
         if is_script(made.path.name):
             return self._rewrite_script(made, taken)
         return self._rewrite_notebook(made, taken)
 
-    def _rewrite_script(self, made: _Profiled, taken: list[Any]) -> _Rewritten:
+    def _rewrite_script(self, made: _Profiled, taken: list[Accepted]) -> _Rewritten:
         script = ScriptText.of(made.content, made.shown)
         source, said = rewritten_script(script.text, taken, made.reports[0]["cell"]["file"], made.shown)
         content = script.encoded(source)
@@ -234,8 +242,8 @@ class Work:
             said=tuple(said),
         )
 
-    def _rewrite_notebook(self, made: _Profiled, taken: list[Any]) -> _Rewritten:
-        raw = json.loads(made.content)
+    def _rewrite_notebook(self, made: _Profiled, taken: list[Accepted]) -> _Rewritten:
+        raw: RawNotebook = json.loads(made.content)
         after = copy.deepcopy(raw)
         changed, said = rewritten_notebook(after, taken, made.shown)
         runs = {cell.number for cell in code_cells(read_notebook(made.path)) if cell.kind != "empty"}
@@ -262,11 +270,11 @@ def shown_diffs(diffs: Sequence[str]) -> str:
     return "\n".join(map(shown_diff, diffs))
 
 
-def _code(notebook: dict[str, Any]) -> list[str]:
+def _code(notebook: RawNotebook) -> list[str]:
     return [cell_text(cell) for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
-def _summary(report: dict[str, Any]) -> dict[str, Any]:
+def _summary(report: ReportJson) -> dict[str, object]:
     """The part of a report that tells where to look."""
     cell = report["cell"]
     return {

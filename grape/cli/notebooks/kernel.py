@@ -17,6 +17,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
 from ...errors import GrapeError, UsageError
+from ...render.json_types import ReportJson
 from .notebook import CodeCell
 
 __all__ = ["CellRaised", "CellReport", "KernelError", "NotebookKernel", "open_kernel"]
@@ -47,7 +48,7 @@ class CellReport:
     """
 
     number: int
-    report: dict[str, object]
+    report: ReportJson
     html: str
     text: str
     view: str | None = None
@@ -110,7 +111,7 @@ class NotebookKernel:
             return None
         return CellReport(number=number, **answer)
 
-    def _ask(self, expression: str) -> Any:
+    def _ask(self, expression: str) -> str:
         """The value of `expression` in the kernel, through a silent request that leaves no trace in its history."""
         channel: Any = self._client.kc
         request = channel.execute("", silent=True, store_history=False, user_expressions={"answer": expression})
@@ -124,7 +125,7 @@ class NotebookKernel:
         answer = content["user_expressions"]["answer"]
         if answer["status"] != "ok":
             raise _Answer(f"{answer['ename']}: {' '.join(answer['evalue'].split())}")
-        return ast.literal_eval(answer["data"]["text/plain"])
+        return str(ast.literal_eval(answer["data"]["text/plain"]))
 
 
 class _Answer(Exception):

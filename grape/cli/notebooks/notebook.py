@@ -6,10 +6,10 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import nbformat
 
@@ -58,7 +58,7 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
     return _newest(path, raw, text)
 
 
-def _newest(path: Path, raw: dict[str, Any], text: str) -> nbformat.NotebookNode:
+def _newest(path: Path, raw: Mapping[str, int], text: str) -> nbformat.NotebookNode:
     version = raw["nbformat"]
     if not 1 <= version <= nbformat.current_nbformat:
         raise UsageError(

@@ -12,12 +12,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ...errors import UsageError
 from ...options import Options, engine_named, parse_options
 from ...quiet import same_random_stream, without_warnings
 from ...render.files import write_text
+from ...render.json_types import ReportJson
+from ...render.verdict.next_step import NO_FILE
 from ..parser import option_words
 from ..written.outputs import check_outputs, found, has_color, width
 from ..written.page import check_view_name
@@ -185,12 +187,12 @@ class _End:
 
     def _report(self, report: Report) -> None:
         script = self._script
-        words = f"{shlex.quote(script.name)} --report {shlex.quote(script.json) if script.json else 'FILE'}"
+        words = f"{shlex.quote(script.name)} {f'--report {shlex.quote(script.json)}' if script.json else NO_FILE}"
         report = replace(report.with_fixes(), notebook=words)
         if own_rank() == 0 or report.evidence.error is not None:  # rank 0 tells of all
             self._tell(f"\nGrape: {script.name}")
             self._tell(report.to_text(width=width(), color=has_color(sys.stderr)).rstrip())
-        found_here = found([(script.name, report.to_dict())], script.fail_on)
+        found_here = found([(script.name, cast(ReportJson, report.to_dict()))], script.fail_on)
         if script.json is not None:
             self._try(write_text, script.json, report.to_json(), "the report")
         if script.html is not None:

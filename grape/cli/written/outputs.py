@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from ...errors import UsageError
 from ...render.files import check_writable
+from ...render.json_types import ReportJson
 
 __all__ = ["check_outputs", "found", "has_color", "width"]
 
@@ -40,7 +40,7 @@ def has_color(stream: object) -> bool:
     return bool(isatty and isatty()) and "NO_COLOR" not in os.environ
 
 
-def found(reports: Iterable[tuple[str, Mapping[str, Any]]], fail_on: str | None) -> str | None:
+def found(reports: Iterable[tuple[str, ReportJson]], fail_on: str | None) -> str | None:
     """A line about findings as severe as --fail-on asks; None where there are none. Reports come with their places."""
     if fail_on is None:
         return None

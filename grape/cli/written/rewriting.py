@@ -3,17 +3,47 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from ...errors import RewriteError, UsageError
 from ...model import CODES, Finding, Position
+from ...render.json_types import FindingJson
 from ...rewrite import Declined, digest, fix, fix_all, names_in_functions, split_magic
 
-__all__ = ["Accepted", "accepted", "cell_text", "equal_cells", "findings_of", "rewritten_notebook", "rewritten_script"]
+__all__ = [
+    "Accepted",
+    "Findings",
+    "RawCell",
+    "RawNotebook",
+    "accepted",
+    "cell_text",
+    "equal_cells",
+    "findings_of",
+    "rewritten_notebook",
+    "rewritten_script",
+]
 
 _HEADER = re.compile(r"^--- (?P<file>[^\t]*)\t(?P<digest>sha256:[0-9a-f]+)(?P<below> below %%grape)?$")
+
+
+class RawCell(TypedDict):
+    cell_type: str
+    source: str | list[str]
+
+
+class RawNotebook(TypedDict):
+    """A notebook as its file has it."""
+
+    nbformat: int
+    cells: list[RawCell]
+
+
+class Findings(TypedDict):
+    """Of a report."""
+
+    findings: list[FindingJson]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +56,12 @@ class Accepted:
     below_magic: bool
 
 
-def findings_of(reports: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def findings_of(reports: Iterable[Findings]) -> Iterator[FindingJson]:
     for report in reports:
         yield from report["findings"]
 
 
-def accepted(reports: list[dict[str, Any]], *, codes: list[str] | None, unverified: bool) -> Iterator[Accepted]:
+def accepted(reports: Iterable[Findings], *, codes: list[str] | None, unverified: bool) -> Iterator[Accepted]:
     """Each fix once: verified ones, or all; of the named codes, or of all."""
     unknown = [code for code in codes or () if code not in CODES]
     if unknown:
@@ -58,19 +88,19 @@ def accepted(reports: list[dict[str, Any]], *, codes: list[str] | None, unverifi
         raise UsageError(f"the report has a finding that cannot be read: {error!r}; make the report again") from None
 
 
-def _finding(raw: dict[str, Any]) -> Finding:
+def _finding(raw: FindingJson) -> Finding:
     return Finding(
         code=raw["code"],
         severity=raw["severity"],
         message=raw["message"],
         at=Position(file=raw["file"], line=raw["line"], function="<module>"),
         end_line=raw["end_line"],
-        region=raw["evidence"].get("region"),
+        region=None if (region := raw["evidence"].get("region")) is None else str(region),
         evidence=tuple(raw["evidence"].items()),
     )
 
 
-def cell_text(cell: dict[str, Any]) -> str:
+def cell_text(cell: RawCell) -> str:
     return cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
 
 
@@ -78,7 +108,7 @@ def equal_cells(numbers: list[int], name: str) -> RewriteError:
     return RewriteError(f"cells {numbers[0]} and {numbers[1]} of {name} are the same; change one of them first")
 
 
-def rewritten_notebook(notebook: dict[str, Any], taken: list[Accepted], name: str) -> tuple[list[int], list[str]]:
+def rewritten_notebook(notebook: RawNotebook, taken: list[Accepted], name: str) -> tuple[list[int], list[str]]:
     """Change the cells of `notebook`; their numbers among the code cells, and a line about each fix."""
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     bodies: dict[str, list[int]] = {}

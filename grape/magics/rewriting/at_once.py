@@ -19,6 +19,8 @@ from ...quiet import without_warnings
 from ...rewrite import names_bound, names_in_functions
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from ...rewrite.at_once import RewrittenCell
 
 __all__ = ["Left", "Ran", "Replacement", "replaced_tree", "restore_functions", "watch_tree"]
@@ -48,7 +50,7 @@ class Left:
 class Replacement:
     """The rewritten form of one cell, until it has taken the place of the cell's tree."""
 
-    def __init__(self, shell: Any, source: str, rewritten: RewrittenCell, left: dict[str, Left]) -> None:
+    def __init__(self, shell: InteractiveShell, source: str, rewritten: RewrittenCell, left: dict[str, Left]) -> None:
         """`left` is what rewritten cells left behind, by name; this one adds to it."""
         self.rewritten = rewritten
         self.happened = False
@@ -108,18 +110,17 @@ class Replacement:
         return Ran(file=file, filename=filename, source=self._source, rewritten=self.rewritten, written=written)
 
 
-def watch_tree(shell: Any, replacement: Replacement) -> Callable[[], None]:
+def watch_tree(shell: InteractiveShell, replacement: Replacement) -> Callable[[], None]:
     """Have the next tree that the shell transforms replaced; the function that is returned takes that back."""
-    transformers: list[object] = shell.ast_transformers
 
-    class AtOnce:
+    class AtOnce(ast.NodeTransformer):
         """IPython drops a transformer that raises, with a warning: this one never does."""
 
-        def visit(self, tree: ast.Module) -> ast.Module:
+        def visit(self, tree: ast.AST) -> ast.AST:
             undo()
             try:
                 with without_warnings():
-                    return replacement.take_place(tree)
+                    return replacement.take_place(tree) if isinstance(tree, ast.Module) else tree
             except Exception:  # the cell runs as written
                 log_failure("it put a rewrite in the place of a cell")
                 replacement.happened = False
@@ -131,7 +132,7 @@ def watch_tree(shell: Any, replacement: Replacement) -> Callable[[], None]:
         # A copy: the shell is going through the list.
         shell.ast_transformers = [one for one in shell.ast_transformers if one is not mine]
 
-    transformers.append(mine)
+    shell.ast_transformers.append(mine)
     return undo
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import RewriteError, UsageError
 from ...model.codes import REWRITTEN
@@ -18,6 +18,8 @@ from ...rewrite import Declined, unified_diff
 from ..open_views import place
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from ...model import Finding
     from ...render import Report
     from ...sessions.gains import TakenFixes
@@ -69,7 +71,7 @@ class AppliedRewrites:
         """One line per rewritten cell, numbered from `first`."""
         return [f"{number:>3} {applied}" for number, applied in enumerate(self._applied, start=first)]
 
-    def apply(self, report: Report, number: int | None, shell: object) -> str:
+    def apply(self, report: Report, number: int | None, shell: InteractiveShell | None) -> str:
         """Hand over the cell with fix `number`, together with those that were taken for it before.
 
         Without a number all verified fixes of the measured cell are taken. Raises `UsageError` where there is no such
@@ -114,12 +116,12 @@ class AppliedRewrites:
         """All that was taken, for the reports of cells that run from now on."""
         return tuple(taken for applied in self._applied for taken in applied.taken)
 
-    def undo(self, index: int, shell: object) -> str:
+    def undo(self, index: int, shell: InteractiveShell | None) -> str:
         """Hand over the old source of the rewritten cell at `index`, counted from 0 as in `status`."""
         applied = self._applied.pop(index)
         return f"undone: {applied}: {_hand_over(shell, applied.old, applied.file, applied.new)}"
 
-    def undo_all(self, shell: object) -> str:
+    def undo_all(self, shell: InteractiveShell | None) -> str:
         """The old source of the only rewritten cell is handed over; of several they are shown."""
         if len(self._applied) == 1:
             return self.undo(0, shell)
@@ -162,7 +164,8 @@ def diff_text(report: Report, number: int | None) -> str:
     if number is not None:
         return _one_diff(_chosen(report, number)[0])
     shown = [_one_diff(finding) for finding in _fixable(report)]
-    reasons = [reason for finding in report.findings if finding.fix is None and (reason := why_no_fix(report, finding))]
+    without = [finding for finding in report.findings if finding.fix is None]
+    reasons = dict.fromkeys(reason for finding in without if (reason := why_no_fix(report, finding)))
     if not shown and not reasons:
         return NO_FIX
     return "\n\n".join([*shown, *(["\n".join(reasons)] if reasons else [])])
@@ -232,16 +235,16 @@ def _fixes(findings: Sequence[Finding]) -> str:
     return f"fix{'es' if len(ids) > 1 else ''} {', '.join(ids)}"
 
 
-def _hand_over(shell: Any, source: str, file: str, replaces: str) -> str:
+def _hand_over(shell: InteractiveShell | None, source: str, file: str, replaces: str) -> str:
     """Put `source` where the person can run it, and say where that is: best into its cell, which held `replaces`."""
     if not file.startswith("In["):
         return "no file is changed; the difference is below" if shell is not None else "the difference is below"
-    if hasattr(shell, "kernel"):
+    if shell is not None and hasattr(shell, "kernel"):
         if place(source, replaces, file):
             return f"{file} holds the source now, if it was as it ran: run it there"
         shell.set_next_input(source.rstrip("\n"), replace=True)
         return f"this cell holds the source now; run it in the place of {file}"
-    if getattr(shell, "pt_app", None) is not None:
+    if shell is not None and getattr(shell, "pt_app", None) is not None:
         shell.set_next_input(source.rstrip("\n"))
         return f"the next prompt holds the source; run it in the place of {file}"
     return f"paste this in the place of {file}:\n{source.rstrip()}\n"

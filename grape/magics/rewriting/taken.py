@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...render.units import shown_diff
 from ...rewrite import split_magic, unified_diff
 from .at_once import Left, Ran, restore_functions
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from ...fixing.at_once import Offers
     from ...render import Report
     from ...rewrite.at_once import RewrittenCell
@@ -82,7 +84,7 @@ class AtOnce:
             if ran.file == file
         ]
 
-    def undo(self, index: int, shell: Any) -> str:
+    def undo(self, index: int, shell: InteractiveShell | None) -> str:
         """Give the functions of the cell at `index`, counted from 0 as in `status`, the code that was typed."""
         ran = self._ran.pop(index)
         sessions = sys.modules.get("grape.sessions")
@@ -94,7 +96,7 @@ class AtOnce:
         )
         return f"undone: {_told(ran)}{functions}; without --rewrite the cell runs as written"
 
-    def undo_all(self, shell: object) -> list[str]:
+    def undo_all(self, shell: InteractiveShell | None) -> list[str]:
         return [self.undo(0, shell) for _ in range(len(self._ran))]
 
 

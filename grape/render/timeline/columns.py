@@ -10,6 +10,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from ...model import Event, Position, Timeline
 from ...model.times.timeline import thinned
@@ -26,6 +27,8 @@ _MOST_ROWS = 12
 
 _LARGEST = 2**31 - 1
 
+_START, _END = attrgetter("start_ns"), attrgetter("end_ns")
+
 
 @dataclass(slots=True)
 class Strings:
@@ -37,22 +40,33 @@ class Strings:
     places: dict[tuple[Position | None, Position | None], int] = field(default_factory=dict)
     _known: dict[tuple[int, int], tuple[int, Event]] = field(default_factory=dict)
 
-    def kind(self, event: Event) -> int:
-        return self.kinds.setdefault((event.name, event.category), len(self.kinds))
+    def kinds_of(self, events: Iterable[Event]) -> list[int]:
+        known, numbers = self.kinds, []
+        for event in events:
+            key = (event.name, event.category)
+            number = known.get(key)
+            if number is None:
+                number = known[key] = len(known)
+            numbers.append(number)
+        return numbers
 
-    def place(self, event: Event) -> int:
+    def places_of(self, events: Iterable[Event]) -> list[int]:
         """-1 where nothing is known."""
-        position, inner = event.position, event.inner
-        if position is None and inner is None:
-            return -1
-        # Events of one line share its position: comparing positions is what packing would spend its time on. The event
-        # is kept so that nothing else gets the identities.
-        key = (id(position), id(inner))
-        known = self._known.get(key)
-        if known is None:
-            known = self.places.setdefault((position, inner), len(self.places)), event
-            self._known[key] = known
-        return known[0]
+        known, numbers = self._known, []
+        for event in events:
+            position, inner = event.position, event.inner
+            if position is None and inner is None:
+                numbers.append(-1)
+                continue
+            # Events of one line share its position: comparing positions is what packing would spend its time on. The
+            # event is kept so that nothing else gets the identities.
+            key = (id(position), id(inner))
+            found = known.get(key)
+            if found is None:
+                found = self.places.setdefault((position, inner), len(self.places)), event
+                known[key] = found
+            numbers.append(found[0])
+        return numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +107,12 @@ def pack(timeline: Timeline, strings: Strings, *, limit: int) -> Columns:
         for depth, track in enumerate(_tracks(items)[:_MOST_ROWS]):
             rows.append(Row(label=label, lane=lane, depth=depth, first=len(starts), count=len(track)))
             count += len(track) if lane != "lines" else 0
-            for event in track:
-                starts.append(event.start_ns // tick_ns)
-                durations.append(max(0, event.duration_ns) // tick_ns)
-                kinds.append(strings.kind(event))
-                places.append(strings.place(event))
-                correlations.append(event.correlation & _LARGEST)
-                sizes.append(float(event.bytes))
+            starts.extend([event.start_ns // tick_ns for event in track])
+            durations.extend([max(0, event.end_ns - event.start_ns) // tick_ns for event in track])
+            kinds.extend(strings.kinds_of(track))
+            places.extend(strings.places_of(track))
+            correlations.extend([event.correlation & _LARGEST for event in track])
+            sizes.extend([event.bytes for event in track])
     columns: tuple[array[int] | array[float], ...] = (starts, durations, kinds, places, correlations, sizes)
     if sys.byteorder == "big":
         for column in columns:
@@ -203,13 +216,16 @@ def _tracks(events: Iterable[Event]) -> list[list[Event]]:
     """The events in as few rows as it takes for none to overlap another of its row; a caller above what it calls."""
     tracks: list[list[Event]] = []
     ends: list[int] = []
-    for event in sorted(events, key=lambda e: (e.start_ns, -e.end_ns)):
-        row = next((row for row, end in enumerate(ends) if end <= event.start_ns), len(tracks))
-        if row == len(tracks):
-            tracks.append([])
-            ends.append(0)
-        tracks[row].append(event)
-        ends[row] = event.end_ns
+    for event in sorted(sorted(events, key=_END, reverse=True), key=_START):
+        start_ns = event.start_ns
+        for row, end_ns in enumerate(ends):
+            if end_ns <= start_ns:
+                tracks[row].append(event)
+                ends[row] = event.end_ns
+                break
+        else:
+            tracks.append([event])
+            ends.append(event.end_ns)
     return tracks
 
 

@@ -9,7 +9,10 @@ from .said import evidence_of
 from .unchanged import last_decision
 from .verdict import gpu_measured
 
-__all__ = ["next_step"]
+__all__ = ["NO_FILE", "next_step"]
+
+NO_FILE = "--report FILE"
+"""So the words of `Report.notebook` end where no report was written."""
 
 _MATTERS_MOST = 0.25
 """Of the cell's time."""
@@ -74,7 +77,8 @@ def _take(finding: Finding, fix: Fix, notebook: str | None) -> str:
     if notebook is None:
         return f"%grape apply {fix.id} {what} {why}"
     unverified = "" if fix.verified else " --unverified"
-    return f"grape apply {notebook}{unverified} writes a copy with {what} {why}"
+    first = "run it again with --json FILE, then " if notebook.endswith(NO_FILE) else ""
+    return f"{first}grape apply {notebook}{unverified} writes a copy with {what} {why}"
 
 
 def _next_run(report: ReportData, main: RegionReport) -> str | None:

@@ -9,15 +9,20 @@ from ..units import count, one_line, pair, percent, plural
 
 __all__ = [
     "BUSY_SHARE",
+    "LOOP",
     "RARELY",
     "Said",
     "busy_text",
     "calls_text",
     "evidence_of",
     "given_up",
+    "looked_at",
     "region_name",
     "times_text",
 ]
+
+LOOP = "loop at line "
+"""So names of regions begin that are parts of a loop's body."""
 
 RARELY = 2
 """Calls with one set of shapes, up to which a first run says nothing but that shapes keep changing."""
@@ -43,7 +48,16 @@ def region_name(region: RegionReport) -> str:
 
 
 def calls_text(region: RegionReport) -> str:
+    if region.name.startswith(LOOP):
+        return f"{plural(region.calls, 'iteration')} of the {region_name(region)}"
     return f"{plural(region.calls, 'call')} of {region_name(region)}"
+
+
+def looked_at(evidence: CellEvidence, region: RegionReport) -> str:
+    """The calls that were looked at: all of them, or those before looking had an end, behind which nobody counts."""
+    if evidence.looked_on or any(known.replays for known in evidence.regions):
+        return calls_text(region)
+    return f"the first {calls_text(region).removeprefix('1 ')}"
 
 
 def evidence_of(evidence: CellEvidence, region: RegionReport) -> RegionEvidence | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...model import CODES, CellEvidence, Decision, Finding, RegionReport
 from ..units import count, one_line, plural
-from .said import RARELY, Said, busy_text, calls_text, evidence_of, given_up, region_name, times_text
+from .said import RARELY, Said, busy_text, evidence_of, given_up, looked_at, region_name, times_text
 
 __all__ = ["because", "captured_text", "last_decision", "new_shapes", "observed_text", "refused_text", "why_no_change"]
 
@@ -72,7 +72,7 @@ def observed_text(evidence: CellEvidence, main: RegionReport, findings: Sequence
     last, busy = last_decision(evidence, main), busy_text(main.gpu_busy_share)
     if busy and last and last.action == "drop" and not evidence.given_up and not evidence.profile_only:
         return Said(busy, unchanged=True)
-    return Said(f"observed {calls_text(main)}{_what_next(evidence, main, findings)}")
+    return Said(f"observed {looked_at(evidence, main)}{_what_next(evidence, main, findings)}")
 
 
 def _what_next(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:

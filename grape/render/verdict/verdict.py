@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from ...model import FEWEST_SAMPLES, SIGNIFICANT, CellEvidence, Finding, RegionReport, ReportData
 from ..units import count, one_line, percent, plural, ratio, waited, waited_pair
-from .said import Said, busy_text, calls_text, given_up, region_name
+from .said import LOOP, Said, busy_text, calls_text, given_up, looked_at, region_name
 from .unchanged import because, captured_text, new_shapes, observed_text, refused_text, why_no_change
 
 __all__ = ["build_verdict", "gpu_measured", "ran_torch"]
 
 _WORTH_A_WORD_MS = 0.5
 """Own time that is told."""
+
+_AGAIN = 5
+"""So often one operator of a line repeats; a few may stand in one line."""
 
 _MOSTLY = 0.5
 """Of the cell's time: from here on it is the loader that decides how long it takes."""
@@ -92,6 +96,8 @@ def _nothing_here(evidence: CellEvidence) -> str:
 
 
 _TOO_SMALL = "its PyTorch work is too small to gain"
+_NOTHING_REPEATS = "no PyTorch work in it repeats"
+_REPEATS_SMALL = "what repeats in it is too small to be a CUDA graph"
 _UNCHANGED = "no significant change"
 
 
@@ -162,17 +168,24 @@ def _without_gpu(
         same = "results within their tolerances" if loose else "same results"
         what = [f"checked: {plural(could, 'part')} of this cell could be a CUDA graph, {same}"]
     elif main is None:
-        what = ["no PyTorch work in it repeats" if ran_torch(evidence) else _TOO_SMALL]
+        what = [(_REPEATS_SMALL if _repeats(evidence) else _NOTHING_REPEATS) if ran_torch(evidence) else _TOO_SMALL]
     elif main.outcome == "refused":
         what = [f"{region_name(main)} stays eager{because(evidence, main)}"]
     else:
-        what = [f"observed {calls_text(main)}{new_shapes(evidence, main) or captured_text(evidence, main)}"]
+        what = [f"observed {looked_at(evidence, main)}{new_shapes(evidence, main) or captured_text(evidence, main)}"]
     return "; ".join([head, *what, *change])
 
 
 def _without_regions(evidence: CellEvidence) -> Said:
     share = evidence.timeline.gpu_busy_share if evidence.timeline else None
-    return Said(busy_text(share) or "no GPU work in it repeats, so there is nothing to replay", unchanged=True)
+    why = _REPEATS_SMALL if _repeats(evidence) else "no GPU work in it repeats, so there is nothing to replay"
+    return Said(busy_text(share) or why, unchanged=True)
+
+
+def _repeats(evidence: CellEvidence) -> bool:
+    """True where one line issued one operator again and again, outside of every region."""
+    issued = Counter((op.name, op.user, op.inner) for op in (evidence.trace.ops if evidence.trace else ()))
+    return max(issued.values(), default=0) >= _AGAIN
 
 
 def _replayed(
@@ -196,6 +209,8 @@ def _replayed(
 
 
 def _replays(region: RegionReport) -> str:
+    if region.name.startswith(LOOP):  # of a loop the first iterations are nobody's, and not counted
+        return f"replayed {plural(region.replays, 'iteration')} of the {region_name(region)}"
     return f"replayed {count(region.replays)} of {calls_text(region)}"
 
 

@@ -17,7 +17,7 @@ import torch
 from ...quiet import without_warnings
 from ..backends.protocol import Backend
 from ..guarding.environment import environment, foreign_modes, quick_modes
-from ..guarding.structure import Layout, flatten
+from ..guarding.structure import Tree, flatten
 from ..replaying.building import rebuild
 from ..replaying.versions import set_versions, versions_of
 from .observed import differentiable
@@ -47,7 +47,7 @@ class Again:
     `same` tells whether pairs of tensors have the same bits, and within `paused` nothing becomes a region."""
 
     function: Callable[..., object]
-    root: Layout
+    root: Tree
     guards: GuardSet
     backend: Backend
     tracer: Tracer

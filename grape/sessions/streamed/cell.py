@@ -113,7 +113,7 @@ class StreamedSession:
         entered = shared.enter(self, settings_for(self.options.memory_budget))
         if not isinstance(entered, Stream):
             self._is_building = isinstance(entered, Building)
-            later = "; it is served once that has ended" if self._is_building else ""
+            later = "; later runs are served when that is done, in a minute or two" if self._is_building else ""
             self._as_written = entered.reason + later
             return
         self._entered = True

@@ -11,6 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from ...errors import UsageError
 from ...options import budget_bytes
+from ...render.units import count, plural
 from ...streams import Evidence, Settings, Stream, shared
 from ..process import engine
 from .by_streams import hindrance, settings_for
@@ -71,6 +72,19 @@ class StreamedFunction(Generic[P, R]):
         except BaseException as error:
             prune_traceback(error)
             raise
+
+    def __repr__(self) -> str:
+        return f"<grape.stream of {getattr(self, '__name__', type(self._fn).__name__)}: {self._state()}>"
+
+    def _state(self) -> str:
+        found = self.evidence()
+        seen = found.seen if found is not None else 0
+        counts = "not served yet"
+        if found is not None and seen:
+            counts = f"{plural(seen, 'operator')}, {count(found.matched)} as recorded"
+        if self._closed:
+            return f"{counts}, closed"
+        return counts if self.as_written is None else f"{counts}, the last call ran as written: {self.as_written}"
 
     def _hindrance(self) -> str | None:
         if self._closed:

@@ -67,6 +67,7 @@ class ReportView {
       this.status,
       this.taken,
       ...(beside ? [this._folded(pictures)] : pictures),
+      runsSection(this.host),
       this.tooltip,
     );
   }
@@ -227,8 +228,8 @@ class ReportView {
     for (const strip of region.strips) add(`GPU ${strip.label}`, strip.value, "grape-wide");
     this.regionFacts.replaceChildren(facts);
     if (region.undoable && this.host.actions.includes("undo_region")) {
-      const undo = this.button("Undo", () => this.act("undo_region", region.name, message), {
-        "aria-label": `Undo: run ${region.name} eagerly again`,
+      const undo = this.button("Undo its graphs", () => this.act("undo_region", region.name, message), {
+        "aria-label": `Undo its graphs: run ${region.name} eagerly again`,
       });
       this.regionFacts.append(undo, message);
       this.regionButtons.push({ button: undo, action: "undo", target: `region ${region.name}`, message, on: true });

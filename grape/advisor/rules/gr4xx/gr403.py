@@ -46,7 +46,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
             said = finding.message.replace(known[1].why, f"{optimizer}'s step counter lives on the CPU")
             finding = replace(finding, message=said)
         advice = advice_for_step(source, finding.at)
-        yield replace(finding, advice=advice) if advice is not None else finding
+        yield replace(finding, advice=advice, by_hand=True) if advice is not None else finding
 
 
 def _finding(region: RegionEvidence, change: ScalarChange) -> Finding:
@@ -68,6 +68,7 @@ def _in_a_stream(evidence: CellEvidence, stopped: Stopped) -> Finding:
     """Operators that a stream runs as written, for their numbers are others each time."""
     source = cell_source(evidence)
     step = source.call(stopped.at, ("step",))
+    advice = None if stopped.in_library else advice_for_step(source, stopped.at, streamed=True)
     where = f" in `{step}`" if step is not None else via(stopped.user, stopped.inner) if stopped.in_library else ""
     return Finding(
         code=CODE,
@@ -76,7 +77,8 @@ def _in_a_stream(evidence: CellEvidence, stopped: Stopped) -> Finding:
         f"{'them' if len(stopped.operators) > 1 else 'it'} as written{stopped.cost(evidence)}{ended(stopped.segments)}",
         at=stopped.at,
         evidence=(*stopped.counted, *stopped.in_library),
-        advice=None if stopped.in_library else advice_for_step(source, stopped.at, streamed=True) or _IN_A_STREAM,
+        advice=None if stopped.in_library else advice or _IN_A_STREAM,
+        by_hand=advice is not None,
     )
 
 

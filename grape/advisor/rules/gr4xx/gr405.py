@@ -22,7 +22,6 @@ from ...words import ended, via
 
 CODE = "GR405"
 
-_NO_GRAD = "if the gradients are not used, call `{0}` under `torch.inference_mode()` or `torch.no_grad()`"
 _USED = (
     "its gradients are used outside of it: put forward, `backward` and the optimizer's step into one function, "
     "which can replay as a whole"
@@ -36,7 +35,7 @@ _IN_A_STREAM: dict[str, str | None] = {
     SHARED: "give it memory that nobody but torch has: a copy (`.clone()`), made once",
 }
 """Why a stream runs operators as written, with the advice, where there is one."""
-_MOVE = "move what is named out of the region, or leave the region eager"
+_MOVE = "move what is named out of it, or leave it: it runs as you wrote it"
 
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
@@ -75,10 +74,8 @@ def _in_a_stream(evidence: CellEvidence, reason: str, stopped: Stopped) -> Findi
 def _needing_grad(evidence: CellEvidence) -> Iterator[Finding]:
     named = {id(region) for region in refused(evidence, CODE)}
     for region in evidence.regions:
-        if not _records(region):
-            continue
         refusal = region.refused
-        if refusal is None or id(region) not in named or not _for_grad(region):
+        if region.outcome == "replayed" or refusal is None or id(region) not in named or not _for_grad(region):
             continue
         yield Finding(
             code=CODE,
@@ -88,8 +85,14 @@ def _needing_grad(evidence: CellEvidence) -> Iterator[Finding]:
             end_line=region.end_line,
             region=region.name,
             evidence=(("needs_grad", True), ("calls", region.calls), *refusal.evidence),
-            advice=_USED if _uses_gradients(evidence, region) else _NO_GRAD.format(region.name),
+            advice=_USED if _uses_gradients(evidence, region) else _without_gradients(region),
         )
+
+
+def _without_gradients(region: RegionEvidence) -> str:
+    if region.loop_line is not None:
+        return f"if the gradients are not used, put the loop at line {region.loop_line} under `with torch.no_grad():`"
+    return f"if the gradients are not used, call `{region.name}` under `torch.inference_mode()` or `torch.no_grad()`"
 
 
 def _uses_gradients(evidence: CellEvidence, region: RegionEvidence) -> bool:
