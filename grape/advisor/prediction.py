@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..model import CellEvidence, RegionEvidence
 from .code.sites import sync_sites
 from .cost import H200, MachineCosts, copy_ms, idle_ms
-from .static import find_in_sources
+from .static.sources import synchronizes_in_loops
 
 __all__ = ["held_ms", "predict", "predicted_replay_ms", "saving_ms"]
 
@@ -111,7 +111,4 @@ def _is_waited_for(evidence: CellEvidence, region: RegionEvidence) -> bool:
         return True
     if waits and seen and max(site.executions for site in waits) >= 4 and region.calls > seen // 2:
         return True  # the trace of the cell ended before its loop did
-    return any(
-        placed.finding.code == "GR101" and placed.finding.subject.endswith("synchronize()")
-        for placed in find_in_sources(((evidence.file, evidence.source),))
-    )
+    return synchronizes_in_loops(evidence.source)

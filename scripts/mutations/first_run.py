@@ -96,7 +96,7 @@ ROWS = (
         ("first run: arrays are tensors", "            return True\n", "            return False\n"),
     ),
     *rows_of(
-        "grape.advisor.static.lengths",
+        "grape.advisor.rules.gr2xx.gr201",
         STATIC,
         ("first run: a window has another length each time", "return len(ends) == 1", "return len(ends) >= 1"),
         ("first run: lengths that come once come again", "and context.hot.loop(loop) is not None", ""),

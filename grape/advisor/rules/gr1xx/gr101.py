@@ -9,16 +9,20 @@ takes longer than the wait.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 from ....model import CellEvidence, Finding, Position, Trace
 from ...code.sites import BRANCHES, Site, sync_saving_ms, sync_sites
-from ...code.source import cell_source
+from ...code.source import Parsed, cell_source, last_name
 from ...cost import H200, MachineCosts, sync_gap_ms
 from ...optimizers import advice_for_step
 from ...refusals import advice_at, severity_in, with_refusals
-from ...static import Placed, reads_by_syntax, reads_in_sources
+from ...static.context import Context, StaticFinding
+from ...static.kinds import Kinds
+from ...static.sources import Placed, reads_in_sources
 from ...words import milliseconds, operator_name, via
 
 CODE = "GR101"
@@ -28,6 +32,8 @@ _LINES_PER_MS = 0.1
 """So many lines of source are looked through while the person waits: always, and for each millisecond of the cell."""
 
 _READS = ("item", "tolist", "cpu", "numpy", "synchronize", "to", "print", "float", "int", "bool", "format", "str")
+_PRINTS = frozenset({"print", "display", "write", "info", "debug", "warning", "set_postfix", "set_description"})
+_TO_HOST = frozenset({"item", "tolist", "numpy", "cpu"})
 _ADVICE = {
     "print": "print after the loop, or every n-th iteration; keep the values in a list of detached tensors until then",
     "transfer-out": "keep the tensor on the GPU; copy once after the loop",
@@ -118,7 +124,7 @@ def _below_the_tracer(evidence: CellEvidence, known: set[tuple[str, int] | None]
     if not any(kinds & reads_by_syntax(text) for file, text in (*own, (evidence.file, evidence.source)) if file in ran):
         return  # the look at every cell of the notebook, for what their names are, would find nothing
     most_lines = _SHORT + evidence.wall_ms * _LINES_PER_MS
-    for placed in reads_in_sources((*own, (evidence.file, evidence.source)), most_lines):
+    for placed in reads_in_sources((*own, (evidence.file, evidence.source)), most_lines, in_source):
         finding = placed.finding
         here = (placed.file, finding.line)
         if finding.code != CODE or finding.kind not in kinds or here in known or here in refused:
@@ -151,3 +157,74 @@ def _unseen(evidence: CellEvidence, placed: Placed) -> Finding:
         evidence=(("seen_in", "source"), ("construct", finding.kind)),
         advice=_ADVICE["print" if printing else "transfer-out"],
     )
+
+
+@lru_cache(maxsize=64)
+def reads_by_syntax(source: str) -> frozenset[str]:
+    """The kinds of reads that a source could have at all, whatever its names stand for."""
+    tree, found = Parsed(source).tree, set()
+    for node in ast.walk(tree) if tree is not None else ():
+        name = last_name(node.func) if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.JoinedStr) or name in _PRINTS:
+            found.add("print")
+        elif name in _TO_HOST:
+            found.add(name)
+    return frozenset(found)
+
+
+def in_source(context: Context) -> Iterator[StaticFinding]:
+    """GR101: a value or a tensor goes to the CPU, or is printed."""
+    kinds = context.kinds
+    for node in context.hot.nodes:
+        if context.is_seldom(node):
+            continue
+        if isinstance(node, ast.JoinedStr) and not _is_printed(context, node):
+            shown = next(_formatted(kinds, node), None)
+            if shown is not None:
+                yield _printed(context, node, shown)
+        if not isinstance(node, ast.Call):
+            continue
+        func = node.func
+        if context.synchronizes(node):
+            yield context.at(
+                "GR101", node, node, "`{}` makes the CPU wait for the GPU", "synchronize once after the loop"
+            )
+        elif isinstance(func, ast.Attribute) and func.attr in _TO_HOST and not node.args:
+            owner = kinds.of(func.value)
+            read = func.attr == "item" or (func.attr == "tolist" and kinds.reads_tell)
+            if owner in ("tensor", "mask") or (read and owner is None):
+                if context.is_tested(node):
+                    continue
+                advice = "keep the value as a tensor (`x.detach()`), and read it once after the loop"
+                yield context.at("GR101", node, node, "`{}` makes the CPU wait for the GPU", advice, func.attr)
+        elif isinstance(func, ast.Name) and func.id in ("float", "int") and node.args and kinds.is_tensor(node.args[0]):
+            advice = "keep the value as a tensor, and read it once after the loop"
+            yield context.at("GR101", node, node, "`{}` makes the CPU wait for the GPU", advice)
+        elif last_name(func) in _PRINTS:
+            shown = next(_shown(kinds, node), None)
+            if shown is not None:
+                yield _printed(context, node, shown)
+
+
+def _printed(context: Context, node: ast.expr, shown: ast.expr) -> StaticFinding:
+    advice = "print after the loop, or every n-th iteration; keep detached tensors in a list until then"
+    return context.at("GR101", node, shown, "printing `{}` makes the CPU wait for the GPU", advice, "print")
+
+
+def _is_printed(context: Context, node: ast.AST) -> bool:
+    parent = context.kinds.parents.get(node)
+    return isinstance(parent, ast.Call) and last_name(parent.func) in _PRINTS
+
+
+def _shown(kinds: Kinds, call: ast.Call) -> Iterator[ast.expr]:
+    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+        if kinds.is_tensor(argument):
+            yield argument
+        elif isinstance(argument, ast.JoinedStr):
+            yield from _formatted(kinds, argument)
+
+
+def _formatted(kinds: Kinds, text: ast.JoinedStr) -> Iterator[ast.expr]:
+    for part in text.values:
+        if isinstance(part, ast.FormattedValue) and kinds.is_tensor(part.value):
+            yield part.value

@@ -8,6 +8,7 @@ pinned.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator
 
 from ....model import CellEvidence, CopyRecord, Finding, OpRecord, RegionEvidence, TensorView, Trace
@@ -18,6 +19,8 @@ from ...code.sites import Site, op_sites
 from ...code.source import cell_source
 from ...cost import H200, MachineCosts, transfer_ms
 from ...refusals import with_refusals
+from ...static.context import Context, StaticFinding
+from ...static.state import root_name
 from ...stopped import Stopped, stopped_for
 from ...transfers import incoming, origin, sources
 from ...words import ended, milliseconds, via
@@ -117,3 +120,47 @@ def _of_site(evidence: CellEvidence, site: Site, costs: MachineCosts) -> Finding
         predicted_ms_per_call=cost,
         advice=_UNPINNED.format("it"),
     )
+
+
+def in_source(context: Context) -> Iterator[StaticFinding]:
+    """GR302: what a loop iterates over is sent to the device, and the CPU waits for it."""
+    for node in context.hot.nodes:
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr not in ("to", "cuda") or not context.kinds.is_tensor(node.func.value) or _is_dtype(node):
+            continue
+        if any(keyword.arg == "non_blocking" for keyword in node.keywords):
+            continue
+        if _is_given_anew(context, node, node.func.value):
+            advice = (
+                "pin the data (`pin_memory=True`) and copy with `non_blocking=True`, or move it once before the loop"
+            )
+            message = "`{}` sends data to the device each time, and waits for it"
+            yield context.at("GR302", node, node, message, advice)
+
+
+def _is_given_anew(context: Context, node: ast.AST, sent: ast.expr) -> bool:
+    """True for what the loop binds or picks at each iteration, and for arguments of a function called in a loop."""
+    loop, function = context.hot.loop(node), context.hot.function(node)
+    if loop is not None and {part.id for part in ast.walk(sent) if isinstance(part, ast.Name)} & set(_targets(loop)):
+        return True
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or not context.hot.is_called_often(function):
+        return False
+    return root_name(sent) in {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
+
+
+def _is_dtype(call: ast.Call) -> bool:
+    """``x.to(torch.float16)`` and ``x.to(other)`` of what is no device move nothing."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    named = [ast.unparse(argument) for argument in given]
+    return any(text.startswith("torch.") and not text.startswith("torch.device") for text in named) and len(named) == 1
+
+
+def _targets(loop: ast.AST) -> Iterator[str]:
+    """Names that a loop binds at each iteration."""
+    found: list[ast.expr] = []
+    if isinstance(loop, (ast.For, ast.AsyncFor)):
+        found = [loop.target]
+    elif isinstance(loop, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+        found = [generator.target for generator in loop.generators]
+    return (node.id for target in found for node in ast.walk(target) if isinstance(node, ast.Name))

@@ -17,6 +17,8 @@ from ....model.stream import SHARED
 from ...code.source import cell_source, last_name
 from ...cost import H200, HINT_BELOW, MachineCosts
 from ...refusals import callable_name, refused, with_refusals
+from ...static.context import Context, StaticFinding, calls_backward, shown
+from ...static.kinds import Kinds
 from ...stopped import Stopped, stopped_for
 from ...words import ended, via
 
@@ -36,6 +38,7 @@ _IN_A_STREAM: dict[str, str | None] = {
     SHARED: "give it memory that nobody but torch has: a copy (`.clone()`), made once",
 }
 """Why a stream runs operators as written, with the advice, where there is one."""
+_GRADIENTS = frozenset({"no_grad", "inference_mode", "set_grad_enabled"})
 _MOVE = "move what is named out of the region, or leave the region eager"
 
 
@@ -122,3 +125,50 @@ def _for_grad(region: RegionEvidence) -> bool:
     if refusal is None or not refusal.reason.is_of_gradients:
         return False
     return refusal.at is None or refusal.at == region.at
+
+
+def in_source(context: Context) -> Iterator[StaticFinding]:
+    """GR405: a model is called in a loop where nothing needs its gradients, and they are recorded."""
+    kinds = context.kinds
+    for node in context.hot.nodes:
+        loop = context.hot.loop(node)
+        if (
+            not isinstance(node, ast.Call)
+            or loop is None
+            or kinds.of(node.func) != "module"
+            or not kinds.is_tensor(node)
+        ):
+            continue
+        if calls_backward(loop) or _without_gradients(kinds, node) or not _evaluates(kinds.tree, node.func):
+            continue
+        advice = f"call `{shown(node.func)}` under `torch.inference_mode()` or `torch.no_grad()`"
+        yield context.at("GR405", node, node.func, "`{}` records gradients that this loop does not use", advice)
+
+
+def _evaluates(tree: ast.Module, model: ast.expr) -> bool:
+    """The source says that it evaluates (``model.eval()``), and does not freeze models (``requires_grad_(False)``)."""
+    name = ast.unparse(model)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    if any(
+        last_name(call.func) == "requires_grad_" and call.args and ast.unparse(call.args[0]) == "False"
+        for call in calls
+    ):
+        return False
+    return any(
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr == "eval"
+        and (ast.unparse(call.func.value) == name or not isinstance(call.func.value, ast.Name))
+        for call in calls
+    )
+
+
+def _without_gradients(kinds: Kinds, node: ast.AST) -> bool:
+    for _, parent in kinds.above(node):
+        given: Iterable[ast.expr] = ()
+        if isinstance(parent, (ast.With, ast.AsyncWith)):
+            given = [item.context_expr for item in parent.items]
+        elif isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            given = parent.decorator_list
+        if any(last_name(one.func if isinstance(one, ast.Call) else one) in _GRADIENTS for one in given):
+            return True
+    return any(kinds.root_call(n.value) == "set_grad_enabled" for n in ast.walk(kinds.tree) if isinstance(n, ast.Expr))
