@@ -50,7 +50,7 @@ def predicted_replay_ms(region: RegionEvidence, costs: MachineCosts = H200, *, w
     if before is None or not before.device_events():
         return None
     busy_ms = before.gpu_busy_ns / 1e6 / max(1, before.calls)
-    copied = region.copied_bytes_per_call or sum(copy.bytes for copy in region.copies if not copy.host)
+    copied = region.copied_bytes_per_call or sum(copy.bytes for copy in region.copies)
     device_ms = busy_ms + before.kernels_per_call * costs.node_gap_us / 1e3 + copy_ms(copied, costs)
     until_ms, since_ms = _host_ms(region, costs)
     if waited or device_ms < until_ms + since_ms:

@@ -23,7 +23,7 @@ class Fix:
     verified: bool
     why: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"id": self.id, "diff": self.diff, "verified": self.verified}
 
 
@@ -57,7 +57,7 @@ class Finding:
         in_library = "in_library" in dict(self.evidence)
         return self.at is not None and self.code in (REWRITTEN_IN_LIBRARIES if in_library else REWRITTEN)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "code": self.code,
             "name": self.name,

@@ -21,11 +21,16 @@ class Refused:
     reason: Reason
     at: Position | None = None
     details: tuple[tuple[str, str], ...] = ()
-    evidence: tuple[Any, ...] = ()
+    evidence: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def because(
-        cls, reason: Reason, at: Position | None = None, *, evidence: tuple[object, ...] = (), **details: object
+        cls,
+        reason: Reason,
+        at: Position | None = None,
+        *,
+        evidence: tuple[tuple[str, Any], ...] = (),
+        **details: object,
     ) -> Refused:
         """Raises KeyError where a field of the sentence is not given; what it has no field for is kept as well."""
         texts = tuple((name, str(value)) for name, value in details.items())

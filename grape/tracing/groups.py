@@ -46,7 +46,7 @@ class Group:
     rank: int
     size: int
     store: Callable[[], Any]
-    of: Callable[[], Any]
+    of: Callable[[], object]
     has_parts: bool
     """There are groups of some of its ranks only."""
     groups: int

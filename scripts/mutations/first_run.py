@@ -25,10 +25,10 @@ ROWS = (
         ),
         (
             "first run: a frame of Grape's stays in the person's traceback",
-            "                error.__traceback__ = _without_grape(error.__traceback__)\n",
+            "                error.__traceback__ = below_dispatch(error.__traceback__)\n",
             "",
         ),
-        ("first run: the watch stays", "            owner.__next__ = original\n", "            pass\n"),
+        ("first run: the watch stays", "            _ITERATOR.__next__ = original\n", "            pass\n"),
     ),
     *rows_of(
         "grape.rewrite.fixes.starved_loop",

@@ -7,7 +7,7 @@ import ast
 from ..code.parsed import last_name
 from .kinds import Kinds
 
-__all__ = ["HotCode"]
+__all__ = ["HotCode", "is_short"]
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -56,7 +56,7 @@ class HotCode:
             if isinstance(parent, ast.While) and (child in parent.body or child is parent.test):
                 return parent
             if isinstance(parent, (ast.For, ast.AsyncFor)) and child in parent.body:
-                return None if _short(parent.iter) else parent
+                return None if is_short(parent.iter) else parent
             if isinstance(parent, _COMPREHENSIONS) and child is not parent.generators[0]:
                 return parent
         return None
@@ -89,7 +89,7 @@ class HotCode:
         return not any(isinstance(node, ast.expr) and self._kinds.is_tensor(node) for node in ast.walk(test))
 
 
-def _short(iterable: ast.expr) -> bool:
+def is_short(iterable: ast.expr) -> bool:
     """A loop over a literal, or a range, of hardly any items."""
     if isinstance(iterable, (ast.List, ast.Tuple)):
         return len(iterable.elts) < _FEWEST

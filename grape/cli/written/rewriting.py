@@ -9,7 +9,9 @@ from typing import Any
 
 from ...errors import RewriteError, UsageError
 from ...model import CODES, Finding, Position
-from ...rewrite import Declined, digest, fix, fix_all, names_in_functions, split_magic
+from ...rewrite import Declined, digest, names_in_functions, split_magic
+from ...rewrite.at_once import fix_all
+from ...rewrite.registry import fix
 
 __all__ = ["Accepted", "accepted", "cell_text", "equal_cells", "findings_of", "rewritten_notebook", "rewritten_script"]
 

@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 from threading import get_ident
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -60,11 +59,11 @@ def _in_torch(frame: FrameType | None) -> bool:
 
 
 @functools.cache
-def _loaded(path: str) -> object:
+def _loaded(path: str) -> ctypes.CDLL:
     return ctypes.CDLL(path)
 
 
-def _library() -> Any:
+def _library() -> ctypes.CDLL | None:
     """The CUPTI that torch has loaded; None where it has not, or this system does not tell."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()

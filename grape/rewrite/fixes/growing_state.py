@@ -17,7 +17,7 @@ import libcst as cst
 
 from ...model import Finding
 from ..arguments import with_keyword
-from ..code import Code, Loop
+from ..code import Code, Loop, beside
 from ..effects import call_name, moved_out_of, only_statement
 from ..result import Declined
 
@@ -123,9 +123,4 @@ def _collected(code: Code, name: str, small: cst.Assign, call: cst.Call, second:
     config = code.module.config_for_parsing
     before = cst.parse_statement(f"{parts} = [{name}]", config)
     after = cst.SimpleStatementLine([small.with_changes(value=whole, semicolon=cst.MaybeSentinel.DEFAULT)])
-
-    def around(statement: Loop) -> list[cst.BaseStatement]:
-        first = before.with_changes(leading_lines=statement.leading_lines)
-        return [first, statement.with_changes(leading_lines=[]), after]
-
-    return code.replaced({small: cst.Expr(append), loop: around})
+    return code.replaced({small: cst.Expr(append), loop: beside(before, [after])})

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from ....model import CellEvidence, Finding, Position, Trace
+from ....model import CellEvidence, Finding, Position
+from ....model.location import line_of
 from ...code.sites import BRANCHES, Site, sync_saving_ms, sync_sites
 from ...code.source import Parsed, cell_source, last_name
 from ...cost import H200, MachineCosts, sync_gap_ms
@@ -23,7 +24,7 @@ from ...refusals import advice_at, severity_in, with_refusals
 from ...static.context import Context, StaticFinding
 from ...static.kinds import Kinds
 from ...static.sources import Placed, reads_in_sources
-from ...words import milliseconds, operator_name, via
+from ...words import operator_name, via
 
 CODE = "GR101"
 
@@ -53,7 +54,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
         and not (site.region is None and (source.only_reads(site.user) or source.every_nth(site.user)))
     )
     found = [_finding(evidence, site, sites) for site in mine]
-    lines = {_line(site.at) for site in sites}
+    lines = {line_of(site.at) for site in sites}
     found += [_unseen(evidence, placed) for placed in _below_the_tracer(evidence, lines)]
     for finding in with_refusals(CODE, evidence, found, _ADVICE["host-read"]):
         known = dict(finding.evidence)
@@ -71,15 +72,13 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     saving = sync_saving_ms(evidence, site, sites)
     gap = sync_gap_ms(site.region.before) if site.region else None
     verb = "makes the CPU wait for the GPU" if evidence.cuda else "would make the CPU wait for a GPU"
-    how_often = site.how_often
-    cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
     severity = severity_in(site.region, CODE)
     return Finding(
         code=CODE,
         severity=severity,
-        message=f"{subject} {verb} {how_often}{cost}{via(site.user, site.inner)}{site.cuts}",
+        message=f"{subject} {verb} {site.how_often}{site.cost(evidence)}{via(site.user, site.inner)}{site.cuts}",
         at=site.at,
-        region=site.region.name if site.region else None,
+        region=site.region_name,
         evidence=(
             ("syncs_per_call", site.per_call),
             site.counted,
@@ -107,17 +106,13 @@ def _operator(evidence: CellEvidence, site: Site) -> str:
     return f"the index of `{index}`" if index else operator_name(site.op)
 
 
-def _line(at: Position | None) -> tuple[str, int] | None:
-    return (at.file, at.line) if at is not None else None
-
-
 def _below_the_tracer(evidence: CellEvidence, known: set[tuple[str, int] | None]) -> Iterator[Placed]:
     """Reads that no operator shows, in loops that ran: torch prints with every mode switched off, and a CPU tensor
     gives its values away without an operator.
     """
     kinds = {"print"} if evidence.cuda else {"print", "tolist", "numpy", "cpu"}
-    lines = [line for trace in _traces(evidence) for op in trace.ops if (line := _line(op.user)) is not None]
-    refused = {_line(region.refused.at) for region in evidence.regions if region.refused is not None}
+    lines = [line for _, trace in evidence.all_traces() for op in trace.ops if (line := line_of(op.user)) is not None]
+    refused = {line_of(region.refused.at) for region in evidence.regions if region.refused is not None}
     ran = {file for file, _ in lines}
     others = (source for source in evidence.sources if source[0] != evidence.file)
     own = tuple((file, text) for file, text in others if file in ran or file.startswith("In["))
@@ -134,13 +129,6 @@ def _below_the_tracer(evidence: CellEvidence, known: set[tuple[str, int] | None]
         first, last = finding.around
         if any(file == placed.file and first <= line <= last for file, line in lines):
             yield placed
-
-
-def _traces(evidence: CellEvidence) -> Iterator[Trace]:
-    for region in evidence.regions:
-        yield from region.traces
-    if evidence.trace is not None:
-        yield evidence.trace
 
 
 def _unseen(evidence: CellEvidence, placed: Placed) -> Finding:

@@ -19,7 +19,7 @@ from ...cost import H200, MachineCosts
 from ...refusals import advice_at, severity_in, with_refusals
 from ...static.context import Context, StaticFinding
 from ...static.kinds import Kinds
-from ...words import milliseconds, traced_calls, via, waits
+from ...words import traced_calls, via, waits
 
 CODE = "GR102"
 
@@ -57,16 +57,14 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     known = _ways(test, site.values)
     ways = f", true {sum(known)} of {len(known)} times{_seen(site)}" if known else ""
     statement = _statement(construct, test)
-    cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
-    rate = site.how_often
     severity = severity_in(site.region, CODE)
     return Finding(
         code=CODE,
         severity=severity,
-        message=f"{statement} needs a tensor's value: {waits(evidence)} {rate}{cost}{ways}{via(site.user, site.inner)}"
-        + site.cuts,
+        message=f"{statement} needs a tensor's value: {waits(evidence)} {site.how_often}{site.cost(evidence)}{ways}"
+        f"{via(site.user, site.inner)}{site.cuts}",
         at=site.at,
-        region=site.region.name if site.region else None,
+        region=site.region_name,
         evidence=(
             ("construct", construct),
             ("condition", test),

@@ -17,7 +17,7 @@ from ...code.source import cell_source, last_name
 from ...cost import H200, MachineCosts
 from ...refusals import advice_at, severity_in, with_refusals
 from ...static.context import Context, StaticFinding
-from ...words import milliseconds, operator_name, shape_text, via, waits
+from ...words import operator_name, shape_text, via, waits
 
 CODE = "GR103"
 
@@ -55,17 +55,15 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     written = source.subscript(spot) if ".index" in site.op.name else source.call(spot, _CALLS)
     sizes = tuple(dict.fromkeys(site.shapes))
     seen = f", shapes {', '.join(shape_text(s) for s in sizes[:3])}" if len(sizes) > 1 else ""
-    rate = site.how_often
-    cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
     subject = f"`{written}`" if written else operator_name(site.op)
     severity = severity_in(site.region, CODE)
     return Finding(
         code=CODE,
         severity=severity,
-        message=f"the output shape of {subject} depends on data: {waits(evidence)} {rate}{cost}{seen}"
-        f"{via(site.user, site.inner)}{site.cuts}",
+        message=f"the output shape of {subject} depends on data: {waits(evidence)} {site.how_often}"
+        f"{site.cost(evidence)}{seen}{via(site.user, site.inner)}{site.cuts}",
         at=site.at,
-        region=site.region.name if site.region else None,
+        region=site.region_name,
         evidence=(
             ("operator", site.op.name),
             ("syncs_per_call", site.per_call),

@@ -17,6 +17,7 @@ from ...cost import H200, MachineCosts, capture_ms
 from ...growth import growing
 from ...refusals import served_by_graphs
 from ...static.context import Context, StaticFinding, shown
+from ...static.hot import is_short
 from ...stores import held_evidence, held_text
 from ...words import milliseconds, shape_text
 
@@ -163,10 +164,7 @@ def _are_several(lengths: ast.expr) -> bool:
         return False
     if lengths.func.id in ("list", "tuple", "sorted", "reversed") and len(lengths.args) == 1:
         return _are_several(lengths.args[0])
-    if lengths.func.id != "range":
-        return False
-    last = lengths.args[-1] if len(lengths.args) == 1 else None
-    return not (isinstance(last, ast.Constant) and isinstance(last.value, int) and last.value < _FEWEST)
+    return lengths.func.id == "range" and not is_short(lengths)
 
 
 def _is_as_long_as(context: Context, given: ast.expr, number: str, loop: ast.For) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ....model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
 from ....model.kept import Kept
+from ....model.location import line_of
 from ...arguments import Arguments
 from ...code.sites import op_sites
 from ...code.source import cell_source
@@ -22,7 +23,7 @@ from ...growth import Growth, growing, steady_growth
 from ...refusals import served_by_graphs
 from ...static.context import Context, StaticFinding
 from ...stores import held_evidence, held_text
-from ...words import library, milliseconds, via
+from ...words import in_library, library, milliseconds, via
 
 CODE = "GR202"
 
@@ -32,8 +33,8 @@ _LIBRARY = "if the library offers a static cache (allocated once, written by ind
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     found = [_of_region(evidence, region, found) for region in evidence.regions if (found := growing(region.shapes))]
-    explained = {(f.at.file, f.at.line) for f in found if f.at}
-    loops = (f for f in _of_loops(evidence) if f.at is None or (f.at.file, f.at.line) not in explained)
+    explained = {line_of(finding.at) for finding in found}
+    loops = (finding for finding in _of_loops(evidence) if finding.at is None or line_of(finding.at) not in explained)
     return [*found, *loops]
 
 
@@ -71,7 +72,7 @@ def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[G
             ("graph_bytes", held),
             *held_evidence(region),
             ("concatenated_at", str(at) if at else None),
-            *((("in_library", str(cat.inner)),) if theirs and cat else ()),
+            *(in_library(cat.user, cat.inner) if cat else ()),
         ),
         predicted_ms_per_call=spent / region.calls if captured and region.calls and not served else None,
         advice=_LIBRARY.format(argument) if theirs else _ADVICE.format(f"`{target}`" if target else argument),

@@ -11,10 +11,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from ....model import CellEvidence, CopyRecord, Finding, OpRecord, RegionEvidence, TensorView, Trace
+from ....model import CellEvidence, Finding, OpRecord, RegionEvidence, TensorView, Trace
 from ....model.sizes import size_text
 from ....model.stream import ON_THE_CPU
-from ...arguments import Arguments
 from ...code.sites import Site, op_sites
 from ...code.source import cell_source
 from ...cost import H200, MachineCosts, transfer_ms
@@ -28,21 +27,13 @@ from ...words import ended, milliseconds, via
 CODE = "GR302"
 
 _UNPINNED = "move {0} to the GPU once before the loop, or pin it and copy with `non_blocking=True`"
-_PINNED = "move {0} to the GPU once before the loop, or copy the next one while this call runs"
 _CALLS = ("to", "cuda", "copy_")
 
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
-    found = [_of_copies(evidence, region, copy, costs) for region in evidence.regions for copy in _host(region)]
-    copied = {finding.region for finding in found}
-    sites = op_sites(evidence, _comes_in, among=incoming)
-    found += [_of_site(evidence, site, costs) for site in sites if not site.region or site.region.name not in copied]
+    found = [_of_site(evidence, site, costs) for site in op_sites(evidence, _comes_in, among=incoming)]
     found += [_in_a_stream(evidence, stopped) for stopped in stopped_for(evidence, ON_THE_CPU)]
     return with_refusals(CODE, evidence, found, _UNPINNED.format("the argument"))
-
-
-def _host(region: RegionEvidence) -> Iterator[CopyRecord]:
-    return (copy for copy in region.copies if copy.host and copy.bytes and copy.calls)
 
 
 def _comes_in(op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
@@ -54,32 +45,6 @@ def _comes_in(op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool
         return False
     known = origin(op, trace)
     return known == "argument" if region is not None else known not in (None, "constant")
-
-
-def _of_copies(evidence: CellEvidence, region: RegionEvidence, copy: CopyRecord, costs: MachineCosts) -> Finding:
-    cost = copy.ms_per_call
-    if cost is None and evidence.cuda:
-        cost = transfer_ms(region.after or region.before, copy.bytes, 1.0, costs)
-    price = f", {milliseconds(cost)}" if cost is not None and evidence.cuda else ""
-    name = Arguments(evidence, region).name(copy.argument)
-    memory = "pinned" if copy.pinned else "unpinned"
-    return Finding(
-        code=CODE,
-        severity="costly",
-        message=f"{name} comes from {memory} CPU memory at each call of `{region.name}`: "
-        f"{size_text(copy.bytes)}{price} per call",
-        at=copy.made_at or region.at,
-        region=region.name,
-        evidence=(
-            ("argument", copy.argument),
-            ("bytes_per_call", copy.bytes),
-            ("calls", copy.calls),
-            ("pinned", copy.pinned),
-            ("ms_per_call", cost if evidence.cuda else None),
-        ),
-        predicted_ms_per_call=cost,
-        advice=(_PINNED if copy.pinned else _UNPINNED).format(name),
-    )
 
 
 def _in_a_stream(evidence: CellEvidence, stopped: Stopped) -> Finding:
@@ -102,15 +67,14 @@ def _of_site(evidence: CellEvidence, site: Site, costs: MachineCosts) -> Finding
     timeline = site.region.before if site.region else evidence.timeline
     cost = transfer_ms(timeline, moved.nbytes, site.per_call, costs) if evidence.cuda else None
     written = cell_source(evidence).call(site.inner or site.user, _CALLS)
-    rate = site.how_often
     price = f", {milliseconds(cost)}" if cost is not None else ""
     return Finding(
         code=CODE,
         severity="costly",
         message=f"{f'`{written}`' if written else 'a CPU tensor'} sends {size_text(moved.nbytes)} to the GPU "
-        f"{rate}{price}{via(site.user, site.inner)}",
+        f"{site.how_often}{price}{via(site.user, site.inner)}",
         at=site.at,
-        region=site.region.name if site.region else None,
+        region=site.region_name,
         evidence=(
             ("bytes", moved.nbytes),
             ("shape", moved.shape),

@@ -59,7 +59,6 @@ def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCos
     timeline = site.region.before if site.region else evidence.timeline
     cost = transfer_ms(timeline, nbytes, site.per_call, costs) if evidence.cuda else None
     written = cell_source(evidence).call(site.inner or site.user, _CALLS)
-    rate = site.how_often
     price = f", {milliseconds(cost)}" if cost is not None else ""
     subject = f"`{written}`" if written else _WHAT[kind]
     verb = "is sent" if evidence.cuda else "would be sent"
@@ -68,11 +67,11 @@ def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCos
     return Finding(
         code=CODE,
         severity="hint" if kept else severity,
-        message=f"{subject} {verb} from the CPU to the GPU {rate}: {size_text(nbytes)}{price}"
+        message=f"{subject} {verb} from the CPU to the GPU {site.how_often}: {size_text(nbytes)}{price}"
         + via(site.user, site.inner)
         + ("; replays reuse it" if kept else ""),
         at=site.at,
-        region=site.region.name if site.region else None,
+        region=site.region_name,
         evidence=(
             ("operator", site.op.name),
             ("origin", kind),

@@ -12,7 +12,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ....model import CellEvidence, Finding, RegionEvidence
+from ....model import CellEvidence, Finding, Refused, RegionEvidence
 from ....model.stream import SHARED
 from ...code.source import cell_source, last_name
 from ...cost import H200, HINT_BELOW, MachineCosts
@@ -76,12 +76,9 @@ def _in_a_stream(evidence: CellEvidence, reason: str, stopped: Stopped) -> Findi
 
 
 def _needing_grad(evidence: CellEvidence) -> Iterator[Finding]:
-    named = {id(region) for region in refused(evidence, CODE)}
-    for region in evidence.regions:
-        if not _records(region):
-            continue
+    for region in refused(evidence, CODE):
         refusal = region.refused
-        if refusal is None or id(region) not in named or not _for_grad(region):
+        if refusal is None or not _records(region) or not _for_grad(refusal, region):
             continue
         yield Finding(
             code=CODE,
@@ -119,12 +116,9 @@ def _records(region: RegionEvidence) -> bool:
     return region.outcome != "replayed" and any(trace.needs_grad for trace in region.traces)
 
 
-def _for_grad(region: RegionEvidence) -> bool:
+def _for_grad(refusal: Refused, region: RegionEvidence) -> bool:
     """A refusal that names no line of its own inside the region, and says that gradients stand in the way."""
-    refusal = region.refused
-    if refusal is None or not refusal.reason.is_of_gradients:
-        return False
-    return refusal.at is None or refusal.at == region.at
+    return refusal.reason.is_of_gradients and refusal.at in (None, region.at)
 
 
 def in_source(context: Context) -> Iterator[StaticFinding]:

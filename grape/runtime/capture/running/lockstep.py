@@ -16,7 +16,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....model import OpRecord
 from ....model.call import Args, Kwargs
-from ....tracing import ANNOTATIONS, HOST_READS, PositionFinder, RecordedCall, Recorder, UnseenMode, contents_of
+from ....tracing import (
+    ANNOTATIONS,
+    HOST_READS,
+    Operator,
+    PositionFinder,
+    RecordedCall,
+    Recorder,
+    UnseenMode,
+    contents_of,
+)
 
 __all__ = ["Diverged", "HostConstants", "Lockstep"]
 
@@ -70,14 +79,16 @@ class Lockstep(TorchDispatchMode):
             raise Diverged(ops[self._next], None)
         return self._recorder.finish()
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
+    def __torch_dispatch__(
+        self, func: Operator, types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if self._suspended or func.namespace == ANNOTATIONS:
             return func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             return self._step(func, args, kwargs)
 
-    def _step(self, func: object, args: Args, kwargs: Kwargs) -> object:
+    def _step(self, func: Operator, args: Args, kwargs: Kwargs) -> object:
         reference = self._reference
         ops = reference.trace.ops
         expected = ops[self._next] if self._next < len(ops) else None
