@@ -8,8 +8,6 @@ from ..model import CODES, Finding, Position
 from .rules import IN_SOURCE
 from .static.sources import Placed, find_in_sources
 
-__all__ = ["advise_sources"]
-
 _FIRST = ("GR101", "GR102", "GR103", "GR302", "GR401", "GR405", "GR404", "GR202", "GR403")
 _ORDER = (*_FIRST, *(code for code in CODES if code not in _FIRST))
 """The order of the codes: what makes the CPU wait at each iteration comes first."""

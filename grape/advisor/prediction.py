@@ -9,8 +9,6 @@ from .code.sites import sync_sites
 from .cost import H200, MachineCosts, copy_ms, idle_ms
 from .static.sources import synchronizes_in_loops
 
-__all__ = ["held_ms", "predict", "predicted_replay_ms", "saving_ms"]
-
 _UNTIL = (6.0, 0.26)
 """Work of the CPU until the launch, in operators (`MachineCosts.operator_us`): in any case, and for each tensor among
 the arguments. Fitted to `benchmarks/results/predicted.json`, as those below."""

@@ -10,8 +10,6 @@ from ..model.location import line_of
 from .arguments import Arguments
 from .code.sites import Site
 
-__all__ = ["advice_at", "callable_name", "refusal_of", "refused", "served_by_graphs", "severity_in", "with_refusals"]
-
 _STOPS_ANY_CAPTURE = frozenset({"GR101", "GR102", "GR103"})
 
 

@@ -11,8 +11,6 @@ from ..model.stream import READ
 from .cost import HINT_BELOW
 from .words import in_library, milliseconds, operator_name
 
-__all__ = ["Stopped", "read_kind", "record_of", "stays_on_the_cpu", "stopped_for", "stopped_lines", "waits_in_streams"]
-
 WORTH_A_WORD = 0.001
 """Of the time of a cell on a GPU; of what takes less nothing is said."""
 _MOST = 5

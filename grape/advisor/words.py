@@ -6,19 +6,6 @@ from collections.abc import Sequence
 
 from ..model import CellEvidence, OpRecord, Position
 
-__all__ = [
-    "ended",
-    "in_library",
-    "library",
-    "milliseconds",
-    "operator_name",
-    "shape_text",
-    "times",
-    "traced_calls",
-    "via",
-    "waits",
-]
-
 _SPOKEN = {
     "_local_scalar_dense": "reading a value",
     "item": "reading a value",

@@ -11,8 +11,6 @@ from ..rewrite.at_once import FROM_SOURCE, VERIFIED, RewrittenCell, fix_all
 from ..rewrite.result import Declined
 from ..rewrite.source import mask, names_bound, names_in_functions
 
-__all__ = ["Offers", "rewritten_cell"]
-
 
 class Offers:
     """Fixes that were compared and offered, by the source of the cell with its magic line masked."""

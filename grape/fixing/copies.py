@@ -13,8 +13,6 @@ import torch
 from ..runtime.dispatch.trampoline import typed_code
 from .safety import Unsafe, names_bound, names_used
 
-__all__ = ["copied"]
-
 
 def copied(trees: Sequence[ast.AST], namespace: Mapping[str, object], most_bytes: int) -> dict[str, object]:
     """Copies of what the trees name in `namespace`, aliases kept. Raises `Unsafe` where something has no copy.

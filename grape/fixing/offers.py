@@ -15,8 +15,6 @@ from ..rewrite import Declined, Rewritten, names_in_functions
 from ..rewrite.source import mask
 from .verification import verify
 
-__all__ = ["elsewhere", "find_fix", "source_of", "with_fixes"]
-
 _SECONDS = 10.0
 """For the verifications of one cell: it runs twice more in each."""
 

@@ -15,8 +15,6 @@ from ..runtime.dispatch.trampoline import prune_traceback
 from .run import Run
 from .trial import Trial
 
-__all__ = ["OBSERVED", "Loop"]
-
 OBSERVED = 2
 """So many iterations run as written before the values of the names are looked at."""
 _TRY_EVERY = 8

@@ -18,8 +18,6 @@ from .code import eager_code, pure_code
 from .home import Owner
 from .survey import Segment, SurveyedValues, called_functions, holds_tensors
 
-__all__ = ["Part", "RegionPart"]
-
 Values = MutableMapping[str, object]
 
 

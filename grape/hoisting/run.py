@@ -21,8 +21,6 @@ from .parts import Part, RegionPart
 from .survey import SurveyedValues, divide
 from .tracebacks import frame_of_run, mend_traceback
 
-__all__ = ["Run"]
-
 MAX_SPLITS = 3
 """So often a run is divided at a statement that a region was refused for."""
 _PLAIN = (bool, int, float, complex, str, bytes)

@@ -20,8 +20,6 @@ from ..rewrite.hoisting import is_work
 from ..runtime.guarding.structure import Unsupported, flatten
 from ..tracing import is_own_code
 
-__all__ = ["Segment", "SurveyedValues", "called_functions", "divide", "holds_tensors"]
-
 _MISSING = object()
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _PURE = frozenset(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["CODES", "ONCE", "REWRITES", "REWRITTEN", "REWRITTEN_IN_LIBRARIES", "Outcome", "Severity"]
-
 Severity = Literal["blocker", "costly", "hint"]
 Outcome = Literal["replayed", "observed", "refused"]
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from .location import line_of
 from .trace import OpRecord, Trace
 
-__all__ = ["LEAST_MS", "ColdOperator", "cold_operators", "may_be_cold"]
-
 LEAST_MS = 1.0
 """A first visit that costs less is none to speak of."""
 _TIMES = 4.0

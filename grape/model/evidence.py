@@ -22,8 +22,6 @@ from .times.spent import Spent
 from .times.timeline import MemoryCurve, Timeline
 from .trace import Trace
 
-__all__ = ["CellEvidence", "CopyRecord", "RegionEvidence", "ScalarChange", "ShapeCount"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeCount:

@@ -8,8 +8,6 @@ from typing import Any
 from .codes import CODES, REWRITTEN, REWRITTEN_IN_LIBRARIES, Severity
 from .location import Position
 
-__all__ = ["Finding", "Fix"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-__all__ = ["GraphMemory"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphMemory:

@@ -9,8 +9,6 @@ from typing import Any
 from .location import Position
 from .reasons import Reason
 
-__all__ = ["Decision", "Later", "NoMemory", "NoRoom", "Refused", "RetryLater"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Refused:

@@ -14,8 +14,6 @@ from .times.cell_time import OwnTime, Served
 from .times.measured import Measured
 from .times.timeline import MemoryCurve, Timeline
 
-__all__ = ["FEWEST_SAMPLES", "RegionReport", "ReportData"]
-
 VERSION = 1
 
 FEWEST_SAMPLES = 20

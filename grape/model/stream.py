@@ -7,9 +7,6 @@ from dataclasses import dataclass, fields, replace
 
 from .location import Position
 
-__all__ = ["Stop", "StreamEvidence", "added"]
-
-
 WAITING = "not worth a capture yet"
 """Why operators run as written that will be deferred once there were enough of them: a reason in `as_written`."""
 NO_ROOM = "no room for its results"

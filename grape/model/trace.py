@@ -13,8 +13,6 @@ from itertools import zip_longest
 from .call import Args
 from .location import Position
 
-__all__ = ["DECISION", "HOST_RANDOM", "HostRead", "OpRecord", "TensorView", "Trace"]
-
 HOST_RANDOM = "host-random"
 """The kind of an operator that draws random numbers on the CPU, in a region that works on a device."""
 

@@ -13,8 +13,6 @@ import torch
 from ..model.times.machine import H200, MachineCosts
 from .timeline import TimelineRecorder
 
-__all__ = ["CudaBench", "calibrate", "machine_costs"]
-
 _FEW, _MANY = 64, 512
 _SMALL, _LARGE = 4 << 20, 64 << 20
 

@@ -11,8 +11,6 @@ from ..model import DEVICE_WORK, Category, Event, Lane, Position
 from .names import short_name
 from .positions import PositionOf
 
-__all__ = ["KinetoEvent", "Window", "convert"]
-
 _ACTIVITIES: dict[str, tuple[Lane, Category]] = {
     "cpu_op": ("host", "operator"),
     "user_annotation": ("host", "annotation"),

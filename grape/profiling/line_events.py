@@ -16,8 +16,6 @@ from ..model import LineTime, LineTimes
 from ..tracing import busy
 from .line_memory import LineMemory
 
-__all__ = ["LineEvents"]
-
 _monitoring: Any = getattr(sys, "monitoring", None)
 _TOOLS = (4, 3)
 """Numbers that no kind of tool has to itself."""

@@ -27,8 +27,6 @@ from ..model import LoaderWait, Position
 from ..model.location import line_of
 from ..tracing import PositionFinder, below_dispatch, contents_of, is_watched
 
-__all__ = ["LoaderWatch"]
-
 _ITERATOR: Any = _BaseDataLoaderIter
 _TIMED = 64
 """So many batches of a line are timed on the device; of the rest one in `_THEN`, up to `_MOST`."""

@@ -16,8 +16,6 @@ from ..model import MemoryCurve
 from .devices.nvml import device_handle, used_bytes
 from .devices.visible import device_index
 
-__all__ = ["MemorySampler"]
-
 _MOST_SAMPLES = 2000
 _JOIN_S = 2.0
 _STATM = Path("/proc/self/statm")

@@ -23,8 +23,6 @@ from .devices.visible import device_index
 from .kineto import KinetoEvent, Window, convert
 from .positions import PositionOf, trace_positions
 
-__all__ = ["TimelineRecorder"]
-
 _EVENT_LIMIT = 400_000
 _QUIET = {"KINETO_LOG_LEVEL": "99"}
 """Kineto reads its log level when it starts for the first time, and else writes a line to stderr at each start."""

@@ -12,8 +12,6 @@ from .registry import fix, moved, moved_line
 from .result import Declined
 from .source import mask
 
-__all__ = ["FROM_SOURCE", "VERIFIED", "RewrittenCell", "fix_all"]
-
 FROM_SOURCE = frozenset({"GR102", "GR302"})
 """Rewrites that mean the same whatever the values are, so that nothing has to be tried."""
 

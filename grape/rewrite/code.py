@@ -16,21 +16,6 @@ from libcst.metadata import (
     PositionProvider,
 )
 
-__all__ = [
-    "Block",
-    "Code",
-    "Loop",
-    "beside",
-    "descendants",
-    "dotted",
-    "edited",
-    "importing",
-    "importing_torch",
-    "same",
-    "under",
-    "with_import",
-]
-
 Loop = cst.For | cst.While
 _Line = cst.SimpleStatementLine | cst.BaseCompoundStatement
 _Node = TypeVar("_Node", bound=cst.CSTNode)

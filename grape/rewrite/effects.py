@@ -9,8 +9,6 @@ import libcst as cst
 from .code import Code, descendants, dotted
 from .result import Declined
 
-__all__ = ["CONSTANTS", "call_name", "calls", "moved_out_of", "mutates", "only_statement", "value_of"]
-
 CONSTANTS = (cst.Integer, cst.Float, cst.SimpleString, cst.Imaginary)
 
 _OPAQUE = frozenset({"eval", "exec", "globals", "locals", "vars", "breakpoint"})

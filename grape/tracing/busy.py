@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Unwatched", "busy", "grape_works", "is_profiled", "is_watched", "person_runs", "unwatched"]
-
 
 class _Busy:
     """`now`: on `thread`, which meets Grape. Who sets it puts it back however the work ends."""

@@ -12,8 +12,6 @@ import executing
 from ..quiet import without_warnings
 from .positions import is_own_code
 
-__all__ = ["construct_of"]
-
 _cache: dict[tuple[int, int], tuple[CodeType, str | None]] = {}
 _OUTPUT = frozenset({"print", "display", "format", "str", "repr", "write", "info", "warning", "debug"})
 

@@ -15,8 +15,6 @@ from .recorder import Recorder
 from .unseen import UnseenMode
 from .warned import warnings_of_the_caller
 
-__all__ = ["COMPILED", "SPARSE", "EscapeWatch", "below_dispatch"]
-
 SPARSE = "a tensor without a storage"
 """Stands among the escapes of a call that works on sparse or similar tensors, which no trace can name."""
 

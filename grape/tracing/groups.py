@@ -13,17 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "BESIDE_GROUP",
-    "COLLECTIVES",
-    "Group",
-    "forget_group",
-    "group_of_run",
-    "process_group",
-    "remember_group",
-    "started_as_rank",
-]
-
 BESIDE_GROUP = "a process group of torch.distributed exists, and what takes part in one runs as written"
 COLLECTIVES = (
     "c10d.",

@@ -11,8 +11,6 @@ import torch
 from ..model import HOST_RANDOM, TensorView
 from ..model.call import Args, Kwargs
 
-__all__ = ["HOST_READS", "Facts", "Operator", "facts_of", "issue", "kind_of", "tensors_in"]
-
 aten = torch.ops.aten
 HOST_READS = frozenset({aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default})
 """Operators whose result is a Python value that the host waits for."""

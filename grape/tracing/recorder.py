@@ -21,8 +21,6 @@ from ..model import HostRead, OpRecord, Position, TensorView, Trace
 from ..model.call import Args, Kwargs
 from .operators import HOST_READS, Facts, Operator, facts_of, kind_of, tensors_in
 
-__all__ = ["LIMIT", "Before", "RecordedCall", "Recorder", "contents_of"]
-
 aten = torch.ops.aten
 
 _dtypes: dict[torch.dtype, str] = {}

@@ -35,8 +35,6 @@ from .positions import PositionFinder
 from .recorder import LIMIT, Before, RecordedCall, Recorder
 from .warned import warnings_of_the_caller
 
-__all__ = ["ANNOTATIONS", "Tracer", "record", "without_outer_casts"]
-
 ANNOTATIONS = "profiler"
 """Operators of this namespace mark stretches of a profile (`record_function`); they do no work."""
 _BETWEEN_NS, _MOST_BETWEEN_NS = 30_000, 2_000_000

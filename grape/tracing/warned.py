@@ -14,8 +14,6 @@ from types import FrameType
 
 from .positions import is_between
 
-__all__ = ["warnings_of_the_caller"]
-
 _EVERY = ("always", None, Warning, None, 0)
 
 

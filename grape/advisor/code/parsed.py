@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-__all__ = ["Function", "Parsed", "last_name"]
-
 _LONGEST = 48
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -13,8 +13,6 @@ from ..stopped import read_kind, record_of, stays_on_the_cpu, waits_in_streams
 from ..words import ended, in_library, library, milliseconds, times
 from .source import cell_source
 
-__all__ = ["BRANCHES", "Site", "op_sites", "sync_saving_ms", "sync_sites"]
-
 BRANCHES = frozenset({"if", "while", "assert", "ternary", "bool-op"})
 _SYNCS = frozenset({"host-read", "transfer-out", "dynamic"})
 

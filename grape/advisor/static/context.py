@@ -10,8 +10,6 @@ from ..code.source import has_remainder, last_name
 from .hot import HotCode
 from .kinds import Kinds
 
-__all__ = ["Context", "InSource", "StaticFinding", "calls_backward", "shown"]
-
 _LONGEST = 48
 
 

@@ -7,8 +7,6 @@ import ast
 from ..code.parsed import last_name
 from .kinds import Kinds
 
-__all__ = ["HotCode", "is_short"]
-
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -12,8 +12,6 @@ from ..code.source import Parsed
 from .context import Context, InSource, StaticFinding
 from .kinds import Kinds
 
-__all__ = ["Placed", "find", "find_in_sources", "reads_in_sources", "synchronizes_in_loops"]
-
 _MAGIC = re.compile(r"\A(?:# )?%%grape.*")
 """The line of the magic, which is a comment in what IPython keeps of the cell, and may name other options."""
 

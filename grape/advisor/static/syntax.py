@@ -9,8 +9,6 @@ from ..code.parsed import last_name
 from .bindings import Kind
 from .vocabulary import BATCHES, FRAMEWORKS, MASKING, NOT_TENSORS
 
-__all__ = ["Scope", "Syntax"]
-
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None
 """A function, or None for the top level."""
 

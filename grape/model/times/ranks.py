@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 
 from ..location import Position, line_of
 
-__all__ = ["LEAST_LATE_MS", "Late", "Meeting", "RankTimes", "RanksEvidence", "compared"]
-
 LEAST_LATE_MS = 0.1
 """Behind the next to last; what is less, clocks and schedulers make as well."""
 

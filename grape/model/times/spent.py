@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = ["Kind", "Part", "Spent"]
-
 Kind = Literal["python", "gpu", "waiting", "data", "grape", "unprofiled"]
 
 

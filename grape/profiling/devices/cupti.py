@@ -17,8 +17,6 @@ from types import FrameType
 
 import torch
 
-__all__ = ["detach"]
-
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 MOST = 24
 """So often in a process: some 1 MB of device memory seemed to stay behind each time."""

@@ -8,8 +8,6 @@ from types import ModuleType
 
 import torch
 
-__all__ = ["device_handle", "nvml", "used_bytes"]
-
 _lock = threading.Lock()
 _library: ModuleType | None = None
 _tried = False

@@ -6,8 +6,6 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["device_index"]
-
 
 class _Device(Protocol):
     """A `torch.device`, whose stubs say that it always has an index."""

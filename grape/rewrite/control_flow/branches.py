@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from .context import Context
     from .rewriter import Rewriter
 
-__all__ = ["as_block", "global_names", "lower_block_statement", "places_argument", "unbound_checks"]
-
 
 def as_block(suite: cst.BaseSuite, lines: tuple[int, int]) -> Statements:
     """The statements of a suite; those of a one-line suite as a line of their own."""

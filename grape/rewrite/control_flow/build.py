@@ -9,8 +9,6 @@ import libcst as cst
 from .facts.plain import FLOW
 from .lines import marker
 
-__all__ = ["assign", "block_of", "call", "expression", "flow", "function", "lambda_of", "statement", "tuple_of"]
-
 
 def flow(name: str) -> cst.Attribute:
     return cst.Attribute(cst.Name(FLOW), cst.Name(name))

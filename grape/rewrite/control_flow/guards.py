@@ -13,8 +13,6 @@ from .facts.plain import flow_call
 from .lines import marker
 from .tree import Statements
 
-__all__ = ["arms_of", "guard", "is_guard", "rest_moved", "small_statements"]
-
 
 def is_guard(node: cst.If) -> bool:
     """True where this is no `if` of the person's, but the rest of a block under a flag."""

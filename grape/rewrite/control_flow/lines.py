@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
-__all__ = ["line_of", "lines_of", "marked", "marker", "without_markers"]
-
 _MARK = "#\u2063grape-line"
 _MARKED = (cst.SimpleStatementLine, cst.BaseCompoundStatement, cst.Else)
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .context import Context
     from .rewriter import Rewriter
 
-__all__ = ["lower_loop"]
-
 _SEQUENCE_WRAPPERS = ("enumerate", "reversed", "zip")
 
 

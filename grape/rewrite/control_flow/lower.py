@@ -25,8 +25,6 @@ from .guards import rest_moved
 from .rewriter import Rewriter
 from .tree import Statements, descendants
 
-__all__ = ["Lowerer"]
-
 
 class Lowerer(Rewriter):
     """Lowers statements in their order."""

@@ -18,8 +18,6 @@ from .lines import line_of, lines_of
 from .selection import Selection
 from .tree import Statements
 
-__all__ = ["Rewriter"]
-
 
 class Rewriter(Selection):
     """Rewrites one module. `found` and `left` tell what became of its constructs, with their lines."""

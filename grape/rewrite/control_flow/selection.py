@@ -14,8 +14,6 @@ from .guards import arms_of, is_guard
 from .lines import line_of, lines_of
 from .tree import Statements, descendants
 
-__all__ = ["Selection"]
-
 
 class Selection:
     """The constructs of one module that are rewritten.

@@ -7,8 +7,6 @@ from functools import cache, lru_cache
 
 import libcst as cst
 
-__all__ = ["Statements", "children", "contains", "descendants"]
-
 Statements = list[cst.BaseStatement]
 
 _LAYOUT = (

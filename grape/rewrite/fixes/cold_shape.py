@@ -14,8 +14,6 @@ from ...model import Finding
 from ..code import Code, descendants, importing_torch, under
 from ..result import Declined
 
-__all__ = ["fix"]
-
 _KERNELS = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
 _CHOSEN = frozenset(
     {"sdpa_kernel", "sdp_kernel", "enable_cudnn_sdp", "enable_flash_sdp", "enable_math_sdp", "enable_mem_efficient_sdp"}

@@ -21,8 +21,6 @@ from ..code import Code, Loop, beside
 from ..effects import call_name, moved_out_of, only_statement
 from ..result import Declined
 
-__all__ = ["fix"]
-
 _OWN_CACHE = ("cache_implementation", "past_key_values", "use_cache", "assistant_model", "prompt_lookup_num_tokens")
 _INPUTS = ("input", "batch", "enc", "tok", "prompt")
 _CONCATENATIONS = ("torch.cat", "torch.concat", "torch.concatenate")

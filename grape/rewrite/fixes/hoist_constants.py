@@ -22,8 +22,6 @@ from ..effects import CONSTANTS, call_name, only_statement, value_of
 from ..result import Declined
 from . import masked_writes
 
-__all__ = ["fix"]
-
 _MAKERS = frozenset(
     f"torch.{name}" for name in ("tensor", "scalar_tensor", "zeros", "ones", "full", "arange", "linspace", "eye")
 )

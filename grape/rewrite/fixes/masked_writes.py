@@ -19,8 +19,6 @@ from ..code import Code, importing_torch, same
 from ..effects import call_name, calls, only_statement
 from ..result import Declined
 
-__all__ = ["fix"]
-
 _HALF, _WIDE = 65504.0, 3e38
 _WIDE_TYPES = {"float32", "float64", "bfloat16"}
 _TESTS = ("isnan", "isinf", "isfinite", "isneginf", "isposinf")

@@ -20,8 +20,6 @@ from ..code import Code, descendants, importing_torch, under
 from ..effects import call_name, calls, only_statement
 from ..result import Declined
 
-__all__ = ["fix"]
-
 _GRADIENTS = frozenset(
     re.findall(
         r"\w+",

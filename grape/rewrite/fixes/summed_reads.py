@@ -9,8 +9,6 @@ from ..effects import CONSTANTS, call_name, calls, moved_out_of
 from ..host_reads import Read, kept_copy, sees
 from ..result import Declined
 
-__all__ = ["added"]
-
 
 def added(code: Code, read: Read, small: cst.AugAssign, statement: cst.CSTNode, loops: list[Loop]) -> str | Declined:
     line = code.line(statement)

@@ -17,8 +17,6 @@ from ..code import Code, beside, importing_torch
 from ..effects import call_name, mutates, value_of
 from ..result import Declined
 
-__all__ = ["fix"]
-
 _MOST = 256
 _OPERATORS = (cst.Add, cst.Subtract, cst.Multiply)
 _COMPARISONS = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)

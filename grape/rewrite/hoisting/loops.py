@@ -32,8 +32,6 @@ from .names import names_of
 from .scopes import FunctionScope, LocalNames
 from .statements import is_left_alone, may_run
 
-__all__ = ["Hoisted", "LoopSource", "RunSource", "hoist_function", "hoist_loops", "is_work"]
-
 _DEPTH = 2
 """Each level of a nest multiplies the compiled code: the loops deepest inside are hoisted, and those around them."""
 _PLACED = (ast.stmt, ast.expr)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Names", "names_of", "parameters_of"]
-
 
 class Names(ast.NodeVisitor):
     """`stores`: names bound, in order. `reads`: names read, nested scopes included. `first`: read when perhaps unbound.

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from .names import names_of, parameters_of
 
-__all__ = ["FunctionScope", "LocalNames"]
-
 _SEES_NAMES = frozenset({"locals", "vars", "exec", "eval", "dir", "globals", "super", "__class__"})
 _COMPILERS = frozenset({"compile", "cuda", "jit", "njit", "script", "triton", "vectorize"})
 

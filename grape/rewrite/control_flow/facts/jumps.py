@@ -10,8 +10,6 @@ import libcst as cst
 
 from ..tree import children
 
-__all__ = ["NONE", "RETURN", "Jump", "always_jumps", "jumps"]
-
 Jump = Literal["break", "continue", "return"]
 NONE: frozenset[Jump] = frozenset()
 RETURN: frozenset[Jump] = frozenset(("return",))

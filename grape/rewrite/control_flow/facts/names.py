@@ -11,8 +11,6 @@ import libcst as cst
 from ..tree import children, descendants
 from .plain import is_flow_call, is_generated
 
-__all__ = ["Exits", "Statement", "Uses", "bound_after", "exposed", "uses_of"]
-
 Statement = cst.BaseStatement | cst.BaseSmallStatement
 _BINDS = (cst.Assign, cst.AnnAssign, cst.Import, cst.ImportFrom, cst.FunctionDef, cst.ClassDef)
 

@@ -8,8 +8,6 @@ import libcst as cst
 
 from ...code import dotted
 
-__all__ = ["FLOW", "flow_call", "is_flow_call", "is_generated", "is_plain"]
-
 FLOW = "_flow"
 _PLAIN_CALLS = frozenset(
     {"isinstance", "issubclass", "len", "hasattr", "callable", "type", "id", "is_tensor", "is_available", "dim"}

@@ -12,8 +12,6 @@ from ..build import call
 from ..tree import Statements, children
 from .plain import is_flow_call
 
-__all__ = ["Leave", "Places", "places_of", "refuse_unsafe", "with_memory"]
-
 _MUTATORS = frozenset(
     {"append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "put", "remove"}
     | {"send", "setdefault", "update", "write", "writelines", "backward", "step", "zero_grad", "load_state_dict"}
