@@ -62,7 +62,8 @@ class _Observed:
     places: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     kept: list[torch.Tensor] = field(default_factory=list)
     """So that no address is used twice."""
-    sizes: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Bytes of the arguments that lie on the device."""
 
     def note(self, leaves: dict[str, torch.Tensor]) -> None:
         """Shapes, memory and device of the tensors among the arguments, by their paths."""
@@ -70,7 +71,8 @@ class _Observed:
         self.shapes.setdefault(shapes, [self.calls - 1, 0])[1] += 1
         for path, leaf in leaves.items():
             self.places.setdefault(path, set()).add((leaf.untyped_storage()._cdata, int(leaf.storage_offset())))
-            self.sizes[path] = (leaf.nbytes, leaf.device.type == "cpu")
+            if leaf.device.type != "cpu":
+                self.sizes[path] = leaf.nbytes
             self.kept.append(leaf)
 
 
@@ -296,11 +298,11 @@ def _told(decision: Decision) -> tuple[Decision, ...]:
 
 
 def _copies(region: _Observed, replays: int) -> tuple[CopyRecord, ...]:
-    """Arguments that were at another address each time, or in CPU memory."""
+    """Arguments on the device that were at another address each time."""
     return tuple(
-        CopyRecord(argument=path, bytes=region.sizes[path][0], calls=replays, host=region.sizes[path][1])
+        CopyRecord(argument=path, bytes=region.sizes[path], calls=replays)
         for path, places in region.places.items()
-        if len(places) > 1 or region.sizes[path][1]
+        if len(places) > 1 and path in region.sizes
     )
 
 

@@ -3,9 +3,9 @@
 from .cost import H200, MachineCosts
 from .engine import HINT_BELOW, advise
 from .explanation import explain
+from .from_source import advise_sources
 from .prediction import predict
 from .rules import RULES, Rule
-from .static.advice import advise_sources
 
 __all__ = [
     "H200",

@@ -13,8 +13,6 @@ from ..model import CellEvidence, Position, RegionEvidence
 from .calls import CallSite, call_sites, parameters
 from .code.source import cell_source
 
-__all__ = ["Arguments"]
-
 _PATH = re.compile(r"args\[(?:0\]\[(?P<index>\d+)|1\]\['(?P<keyword>\w+)')\](?P<rest>.*)", re.DOTALL)
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 

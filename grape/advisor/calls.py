@@ -9,8 +9,6 @@ from typing import TypeGuard
 from ..model import Position
 from .code.source import CellSource, last_name
 
-__all__ = ["CallSite", "call_sites", "parameters"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSite:

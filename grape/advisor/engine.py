@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..model import CellEvidence, Finding, RegionEvidence
-from .code.sites import forget
+from ..model.location import line_of
 from .cost import H200, HINT_BELOW, MachineCosts, call_ms
 from .prediction import held_ms, saving_ms
 from .rules import RULES
@@ -24,10 +24,7 @@ def advise(evidence: CellEvidence, costs: MachineCosts = H200) -> tuple[Finding,
     per call (per execution of the line outside of regions), and None on a cell that did not run on a CUDA device.
     """
     regions = {region.name: region for region in evidence.regions}
-    try:
-        found = [finding for rule in RULES for finding in rule.check(evidence, costs)]
-    finally:
-        forget()
+    found = [finding for rule in RULES for finding in rule.check(evidence, costs)]
     if not evidence.cuda:
         found = [replace(finding, predicted_ms_per_call=None) for finding in found]
     merged = _within_families([_eased(finding, regions) for finding in _merge(found)], regions)
@@ -40,8 +37,7 @@ def _merge(found: list[Finding]) -> list[Finding]:
     """One finding per cause: same code, same line, same region. Gains add up, the worst severity stays."""
     kept: dict[object, list[Finding]] = {}
     for finding in found:
-        line = (finding.at.file, finding.at.line) if finding.at else None
-        kept.setdefault((finding.code, line, finding.region), []).append(finding)
+        kept.setdefault((finding.code, line_of(finding.at), finding.region), []).append(finding)
     return [group[0] if len(group) == 1 else _joined(group) for group in kept.values()]
 
 
@@ -112,7 +108,7 @@ def _covers(other: Finding, finding: Finding, regions: dict[str, RegionEvidence]
 def _cause(finding: Finding) -> object:
     """The cause of a finding: a place in a library, where it is one, however it was reached; else its line."""
     place = dict(finding.evidence).get("in_library")
-    return (finding.code, place or (finding.at.file, finding.at.line) if finding.at else None)
+    return (finding.code, place or line_of(finding.at) if finding.at else None)
 
 
 def _ancestors(name: str, regions: dict[str, RegionEvidence]) -> set[str]:

@@ -8,8 +8,6 @@ from importlib import resources
 from ..errors import UsageError
 from ..model import CODES
 
-__all__ = ["explain"]
-
 
 def explain(code: str) -> str:
     """The page of `code` ("GR101", or its name "host-sync") as Markdown. Raises `UsageError` for an unknown code."""

@@ -10,8 +10,6 @@ from itertools import pairwise
 
 from ..model import ShapeCount
 
-__all__ = ["Growth", "growing", "steady_growth"]
-
 _LEAST_SHAPES = 3
 _STEADY = 0.75
 """Share of the steps that must be the same. A cache starts with a prompt of its own length, and starts again."""

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from ..model import Position
 from .code.source import CellSource, Parsed, last_name
 
-__all__ = ["advice_for_step", "counts_steps"]
-
 _FUSED = frozenset({"Adam", "AdamW", "SGD"})
 _CAPTURABLE = frozenset({"ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"})
 _RATE = 'a learning rate that changes has to be `torch.tensor(..., device="cuda")`'

@@ -7,9 +7,7 @@ from dataclasses import replace
 from ..model import CellEvidence, RegionEvidence
 from .code.sites import sync_sites
 from .cost import H200, MachineCosts, copy_ms, idle_ms
-from .static import find_in_sources
-
-__all__ = ["held_ms", "predict", "predicted_replay_ms", "saving_ms"]
+from .static.sources import synchronizes_in_loops
 
 _UNTIL = (6.0, 0.26)
 """Work of the CPU until the launch, in operators (`MachineCosts.operator_us`): in any case, and for each tensor among
@@ -50,7 +48,7 @@ def predicted_replay_ms(region: RegionEvidence, costs: MachineCosts = H200, *, w
     if before is None or not before.device_events():
         return None
     busy_ms = before.gpu_busy_ns / 1e6 / max(1, before.calls)
-    copied = region.copied_bytes_per_call or sum(copy.bytes for copy in region.copies if not copy.host)
+    copied = region.copied_bytes_per_call or sum(copy.bytes for copy in region.copies)
     device_ms = busy_ms + before.kernels_per_call * costs.node_gap_us / 1e3 + copy_ms(copied, costs)
     until_ms, since_ms = _host_ms(region, costs)
     if waited or device_ms < until_ms + since_ms:
@@ -111,7 +109,4 @@ def _is_waited_for(evidence: CellEvidence, region: RegionEvidence) -> bool:
         return True
     if waits and seen and max(site.executions for site in waits) >= 4 and region.calls > seen // 2:
         return True  # the trace of the cell ended before its loop did
-    return any(
-        placed.finding.code == "GR101" and placed.finding.subject.endswith("synchronize()")
-        for placed in find_in_sources(((evidence.file, evidence.source),))
-    )
+    return synchronizes_in_loops(evidence.source)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from ..model import CellEvidence, Finding, Position, Refused, RegionEvidence, Severity
+from ..model import CellEvidence, Finding, Refused, RegionEvidence, Severity
+from ..model.location import line_of
 from .arguments import Arguments
 from .code.sites import Site
-
-__all__ = ["advice_at", "callable_name", "refusal_of", "refused", "served_by_graphs", "severity_in", "with_refusals"]
 
 _STOPS_ANY_CAPTURE = frozenset({"GR101", "GR102", "GR103"})
 
@@ -73,7 +72,8 @@ def with_refusals(code: str, evidence: CellEvidence, found: Iterable[Finding], a
     for region in refused(evidence, code):
         refusal = region.refused
         assert refusal is not None
-        if any(f.region == region.name and _same_line(f.at, refusal.at) for f in known):
+        here = line_of(refusal.at)
+        if any(f.region == region.name and here in (None, line_of(f.at)) for f in known):
             continue
         yield Finding(
             code=code,
@@ -89,9 +89,3 @@ def with_refusals(code: str, evidence: CellEvidence, found: Iterable[Finding], a
 def _named(evidence: CellEvidence, region: RegionEvidence, why: str) -> str:
     """The runtime names an argument by its path from the call; the person has a name for it."""
     return re.sub(r"`(args\[[^`]*)`", lambda path: Arguments(evidence, region).name(path[1]), why)
-
-
-def _same_line(found: Position | None, refused_at: Position | None) -> bool:
-    if refused_at is None or found is None:
-        return refused_at is None
-    return (found.file, found.line) == (refused_at.file, refused_at.line)

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..model import CellEvidence, OpRecord, Position, Severity, Stop
+from ..model.location import line_of
 from ..model.stream import READ
 from .cost import HINT_BELOW
-from .words import library, milliseconds, operator_name
-
-__all__ = ["Stopped", "read_kind", "record_of", "stays_on_the_cpu", "stopped_for", "stopped_lines", "waits_in_streams"]
+from .words import in_library, milliseconds, operator_name
 
 WORTH_A_WORD = 0.001
 """Of the time of a cell on a GPU; of what takes less nothing is said."""
@@ -49,8 +48,7 @@ class Stopped:
 
     @property
     def in_library(self) -> tuple[tuple[str, str], ...]:
-        """For a finding's evidence: the place in a library's code, nothing in the person's own."""
-        return (("in_library", str(self.inner)),) if library(self.user, self.inner) and self.inner else ()
+        return in_library(self.user, self.inner)
 
     @property
     def counted(self) -> tuple[tuple[str, object], ...]:
@@ -85,7 +83,7 @@ def stopped_for(evidence: CellEvidence, reason: str) -> tuple[Stopped, ...]:
 def _lines(evidence: CellEvidence, reason: str) -> list[Stopped]:
     lines: dict[object, list[Stop]] = {}
     for stop in _rows(evidence, reason):
-        lines.setdefault((_line(stop.user), None if stop.user else _line(stop.inner)), []).append(stop)
+        lines.setdefault((line_of(stop.user), None if stop.user else line_of(stop.inner)), []).append(stop)
     return [_together(evidence, stops) for stops in lines.values()]
 
 
@@ -140,7 +138,3 @@ def _together(evidence: CellEvidence, stops: list[Stop]) -> Stopped:
 
 def _share(evidence: CellEvidence, total_ns: int) -> float:
     return total_ns / 1e6 / evidence.wall_ms if evidence.wall_ms > 0 else 0.0
-
-
-def _line(at: Position | None) -> tuple[str, int] | None:
-    return (at.file, at.line) if at else None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..model import RegionEvidence
 from ..model.sizes import size_text
 
-__all__ = ["held_evidence", "held_text"]
-
 
 def held_text(region: RegionEvidence, graph_bytes: int) -> str:
     """``7 MB``; where graphs share, with what they would hold if they did not. Empty where they hold nothing."""

@@ -7,8 +7,6 @@ from typing import Literal
 from ..model import OpRecord, TensorView, Trace
 from ..model.kept import Kept
 
-__all__ = ["Origin", "incoming", "origin", "sources"]
-
 Origin = Literal["argument", "constant", "computed", "outside"]
 """An argument of the region; Python values; operators on the CPU; a CPU tensor that was there before."""
 

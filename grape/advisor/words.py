@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from ..model import CellEvidence, OpRecord, Position
 
-__all__ = ["ended", "library", "milliseconds", "operator_name", "shape_text", "times", "traced_calls", "via", "waits"]
-
 _SPOKEN = {
     "_local_scalar_dense": "reading a value",
     "item": "reading a value",
@@ -70,6 +68,11 @@ def library(user: Position | None, inner: Position | None) -> str | None:
         return None
     package = _inside_packages(inner.file).split("/")[0].removesuffix(".py")
     return None if package in ("", "torch") or _inside_packages(inner.file) == inner.file else package
+
+
+def in_library(user: Position | None, inner: Position | None) -> tuple[tuple[str, str], ...]:
+    """For a finding's evidence: the place in a library's code, nothing in the person's own."""
+    return (("in_library", str(inner)),) if library(user, inner) and inner else ()
 
 
 def _inside_packages(file: str) -> str:

@@ -7,11 +7,9 @@ from dataclasses import replace
 
 from ..advisor import advise_sources
 from ..model import Finding
-from ..rewrite.at_once import FROM_SOURCE, VERIFIED, RewrittenCell, rewrite_cell
+from ..rewrite.at_once import FROM_SOURCE, VERIFIED, RewrittenCell, fix_all
 from ..rewrite.result import Declined
 from ..rewrite.source import mask, names_bound, names_in_functions
-
-__all__ = ["Offers", "rewritten_cell"]
 
 
 class Offers:
@@ -57,7 +55,7 @@ def rewritten_cell(
     }
     elsewhere: frozenset[str] = frozenset().union(*(names_in_functions(text) for _, text in others))
     chosen = [*(_here(finding, file) for finding in offered), *(found[place] for place in found if place not in known)]
-    made = rewrite_cell(source, chosen, elsewhere=elsewhere)
+    made = fix_all(source, chosen, elsewhere=elsewhere)
     return made if made.applied else None
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import inspect
 import types
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from ..runtime.dispatch.trampoline import typed_code
 from .safety import Unsafe, names_bound, names_used
 
-__all__ = ["copied"]
 
-
-def copied(trees: list[Any], namespace: Mapping[str, object], most_bytes: int) -> dict[str, object]:
+def copied(trees: Sequence[ast.AST], namespace: Mapping[str, object], most_bytes: int) -> dict[str, object]:
     """Copies of what the trees name in `namespace`, aliases kept. Raises `Unsafe` where something has no copy.
 
     Functions of the notebook become functions of the new namespace, in the code that the person wrote; modules of

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 from ..model import CellEvidence, Finding
 from ..quiet import without_warnings
 
-__all__ = ["FixesLater"]
-
 A_SCRIPT = "it is part of a script"
 A_CELL_RUNS = "a cell runs under Grape"
 

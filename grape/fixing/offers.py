@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ..failures import HOW, log_failure, said
-from ..model import CellEvidence, Finding, Fix, OpRecord, TensorView, Trace
+from ..model import CellEvidence, Finding, Fix, TensorView
 from ..model.codes import REWRITTEN
+from ..model.location import line_of
 from ..rewrite import Declined, Rewritten, names_in_functions
 from ..rewrite.source import mask
 from .verification import verify
-
-__all__ = ["elsewhere", "find_fix", "source_of", "with_fixes"]
 
 _SECONDS = 10.0
 """For the verifications of one cell: it runs twice more in each."""
@@ -55,7 +54,7 @@ def find_fix(evidence: CellEvidence, finding: Finding) -> Rewritten | Declined:
     source = source_of(evidence, finding.at.file)
     if source is None:
         return Declined(why=f"the source of {finding.at.file} is not known as it was typed")
-    from ..rewrite import fix
+    from ..rewrite.registry import fix
 
     try:
         return fix(source, finding, elsewhere=elsewhere(evidence, finding.at.file))
@@ -81,10 +80,9 @@ def with_fixes(
     deadline = time.perf_counter() + _SECONDS
     offered: dict[str, Fix | None] = {}
     result = []
-    places = {(finding.code, finding.at) for finding in ran}
-    lines = {(code, at.file, at.line) for code, at in places if at is not None}
+    lines = {(finding.code, line_of(finding.at)) for finding in ran if finding.at is not None}
     for finding in findings:
-        if finding.at is not None and (finding.code, finding.at.file, finding.at.line) in lines:
+        if (finding.code, line_of(finding.at)) in lines:
             result.append(finding)
             continue
         finding = _with_shapes(evidence, finding)
@@ -166,9 +164,9 @@ def _with_shapes(evidence: CellEvidence, finding: Finding) -> Finding:
     if finding.code not in ("GR103", "GR401") or finding.at is None:
         return finding
     found, dtypes = [], set()
-    for op in _ops(evidence):
+    for op in (op for _, trace in evidence.all_traces() for op in trace.ops):
         at = op.inner if op.inner is not None and op.inner.file == finding.at.file else op.user
-        if at is None or (at.file, at.line) != (finding.at.file, finding.at.line) or not op.name.startswith(_MASKED):
+        if line_of(at) != line_of(finding.at) or not op.name.startswith(_MASKED):
             continue
         views: list[TensorView] = list(op.tensors())[:2]
         if len(views) < 2 or views[1].dtype != "bool":
@@ -179,9 +177,3 @@ def _with_shapes(evidence: CellEvidence, finding: Finding) -> Finding:
         return finding
     seen = (("operand_shapes", tuple(dict.fromkeys(found))), ("operand_dtypes", tuple(sorted(dtypes))))
     return replace(finding, evidence=(*finding.evidence, *seen))
-
-
-def _ops(evidence: CellEvidence) -> Iterator[OpRecord]:
-    traces: list[Trace] = [trace for region in evidence.regions for trace in region.traces]
-    for trace in [*traces, *([evidence.trace] if evidence.trace is not None else [])]:
-        yield from trace.ops

@@ -24,8 +24,6 @@ from ..runtime.guarding.environment import foreign_modes
 from ..runtime.state import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
 from ..tracing import is_profiled, is_watched
 
-__all__ = ["Unsafe", "check_source", "names_bound", "names_used"]
-
 _BUILTINS = frozenset(
     {"abs", "all", "any", "bool", "dict", "divmod", "enumerate", "filter", "float", "format", "frozenset", "int"}
     | {"isinstance", "len", "list", "map", "max", "min", "pow", "print", "range", "repr", "reversed", "round", "set"}

@@ -19,8 +19,6 @@ from ..runtime.replaying.node_numbers import unnumbered
 from .copies import copied
 from .safety import Unsafe, check_source
 
-__all__ = ["MOST_BYTES", "Comparison", "verify"]
-
 MOST_BYTES = 256 << 20
 """Tensors that are copied for one verification, twice each."""
 

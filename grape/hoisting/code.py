@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from ..quiet import without_warnings
 from ..rewrite.hoisting import mark_of
 
-__all__ = ["compile_quietly", "eager_code", "on_code", "pure_code", "with_objects"]
-
 on_code: list[Callable[[types.CodeType], None]] = []
 """Called with each code object that is made of statements of a cell."""
 

@@ -15,8 +15,6 @@ from ..rewrite.hoisting import Hoisted, hoist_function
 from .code import compile_quietly
 from .loop import Loop
 
-__all__ = ["hoisted_function", "loops_in"]
-
 _LOOPING = frozenset(number for name, number in dis.opmap.items() if name == "FOR_ITER" or "JUMP_BACKWARD" in name)
 """Code without any of these has no loop."""
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)

@@ -19,8 +19,6 @@ from .functions import hoisted_function, loops_in
 from .loop import OBSERVED, Loop
 from .run import Run
 
-__all__ = ["Hoister"]
-
 _Key = tuple[str, str]
 """Of a loop: the file name where it stands in a function, and its source."""
 

@@ -11,8 +11,6 @@ from ..model import Position
 from ..rewrite.hoisting import RunSource
 from ..runtime import Interceptor, Situation
 
-__all__ = ["Home", "Owner"]
-
 
 class Home(Protocol):
     """The hoister of the process (`Hoister`)."""

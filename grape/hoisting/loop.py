@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -15,8 +14,6 @@ from ..failures import log_failure
 from ..runtime.dispatch.trampoline import prune_traceback
 from .run import Run
 from .trial import Trial
-
-__all__ = ["OBSERVED", "Loop"]
 
 OBSERVED = 2
 """So many iterations run as written before the values of the names are looked at."""
@@ -47,7 +44,7 @@ class Loop:
         self._trial: Trial | None = None
         self._tried = False
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[_Inert], tuple[()]]:
         return _Inert, ()
 
     def begin(self, namespace: dict[str, object], filename: str, flags: int, cell: str) -> None:
@@ -145,7 +142,7 @@ class Loop:
 
     # -- for ---------------------------------------------------------------------------------------------------------
 
-    def head(self, iterable: Any) -> object:
+    def head(self, iterable: Iterable[object]) -> object:
         """The items of `iterable` for as long as the head goes on."""
         try:
             iterator = iter(iterable)
@@ -205,7 +202,7 @@ class _Items:
 
     __slots__ = ("_iterator", "_loop")
 
-    def __init__(self, loop: Loop, iterator: Any) -> None:
+    def __init__(self, loop: Loop, iterator: Iterator[object]) -> None:
         self._loop = loop
         self._iterator = iterator
 
@@ -248,7 +245,7 @@ class _Inert:
     def __init__(self) -> None:
         self._left = _Left()
 
-    def head(self, iterable: Any) -> object:
+    def head(self, iterable: Iterable[object]) -> object:
         self._left.put(iter(iterable))
         return ()
 

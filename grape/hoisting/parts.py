@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import types
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -19,8 +18,6 @@ from .code import eager_code, pure_code
 from .home import Owner
 from .survey import Segment, SurveyedValues, called_functions, holds_tensors
 
-__all__ = ["Part", "RegionPart"]
-
 Values = MutableMapping[str, object]
 
 
@@ -31,7 +28,7 @@ class Part:
         self.owner = run
         self.segment = segment
         self.names = names_of(segment.statements)
-        self._eager: types.CodeType | Callable[..., Any] | None = None
+        self._eager: types.FunctionType | None = None
         local = run.source.local
         stores = self.names.stores
         if local is None:
@@ -53,20 +50,22 @@ class Part:
 
     def run_eagerly(self, values: Values) -> None:
         """Run the statements as they would have run."""
-        run, statements = self.owner, self.segment.statements
-        if run.source.local is not None:
-            if self._eager is None:
-                with run.hoister.at_work():
-                    self._eager, _ = self.function_of(self.first, ())
-            assert callable(self._eager)
-            values.update(zip(self.outputs, self._eager(*[values[name] for name in self.first]), strict=True))
-            return
+        run = self.owner
         if self._eager is None:
             with run.hoister.at_work():
-                self._eager = eager_code(statements, tuple(self.names.stores), run.filename, run.flags)
-            run.codes.add(self._eager)
-        assert isinstance(self._eager, types.CodeType)
-        types.FunctionType(self._eager, run.namespace)()
+                self._eager = self._eager_function()
+        if run.source.local is None:
+            self._eager()
+        else:
+            values.update(zip(self.outputs, self._eager(*[values[name] for name in self.first]), strict=True))
+
+    def _eager_function(self) -> types.FunctionType:
+        run = self.owner
+        if run.source.local is not None:
+            return self.function_of(self.first, ())[0]
+        code = eager_code(self.segment.statements, tuple(self.names.stores), run.filename, run.flags)
+        run.codes.add(code)
+        return types.FunctionType(code, run.namespace)
 
     def function_of(
         self, inputs: Collection[str], constants: Collection[str]
@@ -93,7 +92,7 @@ class RegionPart(Part):
         self._inputs: tuple[str, ...] = ()
         self._handed: set[str] = set()
         self._cells: dict[str, types.CellType] = {}
-        self._pure: Callable[..., Any] | None = None
+        self._pure: types.FunctionType | None = None
         self._fresh: dict[str, object] | None = None
 
     @property
@@ -155,7 +154,8 @@ class RegionPart(Part):
             or fresh is None
             or any(fresh[name] is not value for name, value in arguments.items())
         ):
-            return self._pure(**arguments)  # type: ignore[no-any-return]
+            results: tuple[object, ...] = self._pure(**arguments)
+            return results
         self.run_eagerly(self.owner.namespace)
         names = self.owner.namespace
         return tuple([names.get(name) for name in self.outputs])

@@ -8,7 +8,6 @@ import types
 import weakref
 from collections import ChainMap
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import torch
 
@@ -21,8 +20,6 @@ from .home import Home
 from .parts import Part, RegionPart
 from .survey import SurveyedValues, divide
 from .tracebacks import frame_of_run, mend_traceback
-
-__all__ = ["Run"]
 
 MAX_SPLITS = 3
 """So often a run is divided at a statement that a region was refused for."""
@@ -45,13 +42,13 @@ class Run:
         self._apart: set[ast.stmt] = set()
         self._splits = 0
         self._blamed: dict[str, weakref.ref[object]] = {}
-        self._plain: dict[str, object] = {}
+        self._plain: dict[str, tuple[type, object]] = {}
         self._names = names_of(source.statements)
         self._values: dict[str, object] = {}
         self._partial: dict[str, object] = {}
         self._line: int | None = None
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[_Inert], tuple[()]]:
         return _Inert, ()
 
     @property
@@ -143,8 +140,8 @@ class Run:
         self._divide(surveyed)
         self.given_up = not self.live
 
-    def _numbers(self, values: Mapping[str, object]) -> dict[str, Any]:
-        found = {}
+    def _numbers(self, values: Mapping[str, object]) -> dict[str, tuple[type, object]]:
+        found: dict[str, tuple[type, object]] = {}
         for name in (*self._names.reads, *self._names.stores):
             value = values.get(name)
             if isinstance(value, _PLAIN):

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ..rewrite.hoisting import is_work
 from ..runtime.guarding.structure import Unsupported, flatten
 from ..tracing import is_own_code
-
-__all__ = ["Segment", "SurveyedValues", "called_functions", "divide", "holds_tensors"]
 
 _MISSING = object()
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -52,7 +51,6 @@ _SETTINGS = frozenset(
     | {"load_state_dict", "state_dict", "register_buffer", "register_forward_hook", "register_forward_pre_hook"}
 )
 """Methods of modules that change how they compute."""
-_WORK = (ast.Call, ast.BinOp, ast.AugAssign, ast.Compare)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,11 +199,6 @@ def _is_tensorial(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return any(isinstance(item, (torch.Tensor, torch.nn.Module)) for item in value[:8])
     return not isinstance(value, (types.ModuleType, type)) and value is not _MISSING and _is_of_torch(value)
-
-
-def is_work(statements: Sequence[ast.stmt]) -> bool:
-    """True where this is more than one call or operation."""
-    return sum(isinstance(node, _WORK) for item in statements for node in ast.walk(item)) >= 2
 
 
 def divide(

@@ -8,8 +8,6 @@ from collections.abc import Collection
 
 from ..runtime.dispatch.trampoline import prune_traceback
 
-__all__ = ["frame_of_run", "mend_traceback"]
-
 
 @functools.lru_cache(maxsize=64)
 def _offsets(code: types.CodeType) -> dict[tuple[int | None, ...], list[int]]:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..runtime.regions.situation import Situation
     from .run import Run
 
-__all__ = ["BACKENDS", "BLOCK", "BLOCKS", "REPLAYS", "SPOILT", "Trial"]
-
 BLOCK = 6
 """Iterations of a block; the device is idle where one begins and where it ends."""
 BLOCKS = 5

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["CODES", "ONCE", "REWRITES", "REWRITTEN", "REWRITTEN_IN_LIBRARIES", "Outcome", "Severity"]
-
 Severity = Literal["blocker", "costly", "hint"]
 Outcome = Literal["replayed", "observed", "refused"]
 
@@ -43,7 +41,7 @@ _KNOWN = {
     "GR501": _Known("launch-bound"),
     "GR601": _Known("straggler"),
 }
-"""A finding is known because it stands here. Its rule is in `advisor/rules/`, its page in `advisor/pages/`."""
+"""A finding is known because it stands here. Its rule (`advisor/rules/`) and its page are found by the code."""
 
 CODES: dict[str, str] = {code: known.name for code, known in _KNOWN.items()}
 

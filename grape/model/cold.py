@@ -6,9 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from .location import line_of
 from .trace import OpRecord, Trace
-
-__all__ = ["LEAST_MS", "ColdOperator", "cold_operators", "may_be_cold"]
 
 LEAST_MS = 1.0
 """A first visit that costs less is none to speak of."""
@@ -81,7 +80,7 @@ def _visits(traces: Sequence[Trace]) -> Iterable[_Visits]:
         for op in trace.ops:
             if op.kind in _WAITS:
                 continue
-            key = (op.name, _line(op))
+            key = (op.name, line_of(op.user), line_of(op.inner))
             if op.host_ns >= LEAST_MS * _NS_PER_MS:
                 slow.add(key)
             visits = found.setdefault(key, _Visits(op))
@@ -91,10 +90,6 @@ def _visits(traces: Sequence[Trace]) -> Iterable[_Visits]:
             else:
                 visits.first[shape] = number, op.host_ns
     return (visits for key, visits in found.items() if key in slow)
-
-
-def _line(op: OpRecord) -> tuple[object, ...]:
-    return tuple((at.file, at.line) if at is not None else None for at in (op.user, op.inner))
 
 
 def _cold(visits: _Visits, traces: Sequence[Trace], *, by_call: bool) -> ColdOperator | None:

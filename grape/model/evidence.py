@@ -5,6 +5,7 @@ A rule is a function of this evidence and of nothing else, so that a recorded ce
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .codes import Outcome
@@ -20,8 +21,6 @@ from .times.ranks import RanksEvidence
 from .times.spent import Spent
 from .times.timeline import MemoryCurve, Timeline
 from .trace import Trace
-
-__all__ = ["CellEvidence", "CopyRecord", "RegionEvidence", "ScalarChange", "ShapeCount"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +49,13 @@ class ShapeCount:
 class CopyRecord:
     """An argument that had to be copied into its placeholder at replays. `bytes` is per call.
 
-    `host` is set where the argument lay in CPU memory, `pinned` where that memory was page-locked. `made_at` is the
-    line that made the copied tensor, where it was seen; `unpredicted` says why that line cannot write into the
-    placeholder itself.
+    `made_at` is the line that made the copied tensor, where it was seen; `unpredicted` says why that line cannot write
+    into the placeholder itself.
     """
 
     argument: str
     bytes: int
     calls: int
-    ms_per_call: float | None = None
-    host: bool = False
-    pinned: bool = False
     made_at: Position | None = None
     unpredicted: str | None = None
 
@@ -119,7 +114,7 @@ class RegionEvidence:
     """Replays that changed nothing, because the device had left their loop and the host did not know yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class CellEvidence:
     """All that is known of one cell. `trace` holds operators that ran outside every region."""
 
@@ -172,3 +167,11 @@ class CellEvidence:
     """Processes that were forked off while the cell ran."""
     spent: tuple[Spent, ...] | None = None
     """Set where a report is read from its JSON, and this cannot be told from the rest."""
+
+    def all_traces(self) -> Iterator[tuple[RegionEvidence | None, Trace]]:
+        """Of each region, and of what ran outside of regions (None)."""
+        for region in self.regions:
+            for trace in region.traces:
+                yield region, trace
+        if self.trace is not None:
+            yield None, self.trace

@@ -8,8 +8,6 @@ from typing import Any
 from .codes import CODES, REWRITTEN, REWRITTEN_IN_LIBRARIES, Severity
 from .location import Position
 
-__all__ = ["Finding", "Fix"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
@@ -23,7 +21,7 @@ class Fix:
     verified: bool
     why: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"id": self.id, "diff": self.diff, "verified": self.verified}
 
 
@@ -60,7 +58,7 @@ class Finding:
         codes = REWRITTEN_IN_LIBRARIES if in_library else REWRITTEN
         return self.at is not None and self.code in codes and not self.by_hand
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "code": self.code,
             "name": self.name,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-__all__ = ["GraphMemory"]
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,19 +42,7 @@ class GraphMemory:
     def host_bytes(self) -> int:
         return self.record_bytes + self.host_graph_bytes
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "pool_bytes": self.pool_bytes,
-            "placeholder_bytes": self.placeholder_bytes,
-            "executable_bytes": self.executable_bytes,
-            "record_bytes": self.record_bytes,
-            "host_graph_bytes": self.host_graph_bytes,
-            "graphs": self.graphs,
-            "classes": self.classes,
-            "alone": self.alone,
-            "executables": self.executables,
-            "switches": self.switches,
-            "evictions": self.evictions,
-            "refused_updates": self.refused_updates,
-            "estimated_per_graph_bytes": self.per_graph_bytes,
-        }
+    def to_dict(self) -> dict[str, int]:
+        counts = asdict(self)
+        counts["estimated_per_graph_bytes"] = counts.pop("per_graph_bytes")
+        return counts

@@ -6,8 +6,6 @@ import weakref
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Kept"]
-
 _One = TypeVar("_One")
 _Found = TypeVar("_Found")
 

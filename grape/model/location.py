@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Position"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
@@ -23,3 +21,8 @@ class Position:
 
     def __str__(self) -> str:
         return f"{self.file}, line {self.line}"
+
+
+def line_of(at: Position | None) -> tuple[str, int] | None:
+    """File and line: equal for positions on one line."""
+    return (at.file, at.line) if at is not None else None

@@ -9,8 +9,6 @@ from typing import Any
 from .location import Position
 from .reasons import Reason
 
-__all__ = ["Decision", "Later", "NoMemory", "NoRoom", "Refused", "RetryLater"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Refused:
@@ -21,11 +19,16 @@ class Refused:
     reason: Reason
     at: Position | None = None
     details: tuple[tuple[str, str], ...] = ()
-    evidence: tuple[Any, ...] = ()
+    evidence: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def because(
-        cls, reason: Reason, at: Position | None = None, *, evidence: tuple[object, ...] = (), **details: object
+        cls,
+        reason: Reason,
+        at: Position | None = None,
+        *,
+        evidence: tuple[tuple[str, Any], ...] = (),
+        **details: object,
     ) -> Refused:
         """Raises KeyError where a field of the sentence is not given; what it has no field for is kept as well."""
         texts = tuple((name, str(value)) for name, value in details.items())

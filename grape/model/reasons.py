@@ -11,8 +11,6 @@ from enum import Enum
 from ..failures import HOW
 from .codes import Severity
 
-__all__ = ["Reason"]
-
 _NOTHING = "nothing is to change: results stay those of eager; `--tolerance X` accepts small differences"
 _FREE = "free memory on the device, then run the cell again"
 _RESET = "free memory on the device, then `%grape reset` and run the cell again"

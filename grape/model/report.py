@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from .codes import Outcome
@@ -13,8 +13,6 @@ from .graph_memory import GraphMemory
 from .times.cell_time import OwnTime, Served
 from .times.measured import Measured
 from .times.timeline import MemoryCurve, Timeline
-
-__all__ = ["FEWEST_SAMPLES", "RegionReport", "ReportData"]
 
 VERSION = 1
 
@@ -35,19 +33,19 @@ class RegionReport:
     replays: int
     before_ms: Measured | None
     after_ms: Measured | None
+    predicted_ms: float | None = None
     speedup: float | None
     verified: str | None
     shapes: int
     copied_bytes_per_call: int
     alias_hits: int
     alias_misses: int
+    wasted_iterations: int = 0
+    paired: bool = False
     graph_bytes: int
     kernels_per_call: float | None
     gpu_busy_share: float | None
-    predicted_ms: float | None = None
     graph_memory: GraphMemory | None = None
-    wasted_iterations: int = 0
-    paired: bool = False
 
     @classmethod
     def of(cls, region: RegionEvidence) -> RegionReport:
@@ -86,31 +84,9 @@ class RegionReport:
             graph_memory=region.graph_memory,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "file": self.file,
-            "line": self.line,
-            "outcome": self.outcome,
-            "reason": self.reason,
-            "calls": self.calls,
-            "replays": self.replays,
-            "before_ms": self.before_ms.to_dict() if self.before_ms else None,
-            "after_ms": self.after_ms.to_dict() if self.after_ms else None,
-            "predicted_ms": self.predicted_ms,
-            "speedup": self.speedup,
-            "verified": self.verified,
-            "shapes": self.shapes,
-            "copied_bytes_per_call": self.copied_bytes_per_call,
-            "alias_hits": self.alias_hits,
-            "alias_misses": self.alias_misses,
-            "wasted_iterations": self.wasted_iterations,
-            "paired": self.paired,
-            "graph_bytes": self.graph_bytes,
-            "kernels_per_call": self.kernels_per_call,
-            "gpu_busy_share": self.gpu_busy_share,
-            "graph_memory": self.graph_memory.to_dict() if self.graph_memory else None,
-        }
+    def to_dict(self) -> dict[str, object]:
+        row = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value.to_dict() if hasattr(value, "to_dict") else value for name, value in row.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,18 +173,9 @@ class ReportData:
                 "ranks": cell.ranks.to_dict() if cell.ranks else None,
                 "lines": cell.lines.to_dict() if cell.lines else None,
                 "decisions": [
-                    {
-                        "region": region.name,
-                        "action": d.action,
-                        "shapes": d.shapes,
-                        "seen": d.seen,
-                        "expected_calls": d.expected_calls,
-                        "saving_ms": d.saving_ms,
-                        "capture_ms": d.capture_ms,
-                        "why": d.why,
-                    }
+                    {"region": region.name, **asdict(decision)}
                     for region in cell.regions
-                    for d in region.decisions
+                    for decision in region.decisions
                 ],
             },
             "streams": [stream.to_dict() for stream in cell.streams],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["size_text"]
-
 _UNITS = (("GB", 2**30), ("MB", 2**20), ("KB", 2**10))
 
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 from .location import Position
-
-__all__ = ["Stop", "StreamEvidence", "added"]
-
 
 WAITING = "not worth a capture yet"
 """Why operators run as written that will be deferred once there were enough of them: a reason in `as_written`."""
@@ -53,7 +49,7 @@ class Stop:
         times, total_ns = self.times + other.times, self.total_ns + other.total_ns
         return replace(self, times=times, total_ns=total_ns, segments=self.segments + other.segments)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "operator": self.operator,
             "reason": self.reason,
@@ -135,35 +131,7 @@ class StreamEvidence:
         """Operators that repeat, and whose results are too large for the memory budget."""
         return dict(self.as_written).get(NO_ROOM, 0)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "operators": self.operators,
-            "matched": self.matched,
-            "issued": self.issued,
-            "recorded": self.recorded,
-            "as_written": dict(self.as_written),
-            "segments": self.segments,
-            "partial": self.partial,
-            "iterations": self.iterations,
-            "diverged": self.diverged,
-            "last_divergence": self.last_divergence,
-            "fragments": self.fragments,
-            "steps": self.steps,
-            "bytes": self.bytes,
-            "copies": self.copies,
-            "copied_bytes": self.copied_bytes,
-            "kept": self.kept,
-            "own_ms": self.own_ms,
-            "passing_ms": self.passing_ms,
-            "captured": self.captured,
-            "capture_ms": self.capture_ms,
-            "lost": self.lost,
-            "saved_ms": self.saved_ms,
-            "waits_ms": self.waits_ms,
-            "timed": self.timed,
-            "rested": self.rested,
-            "backwards": self.backwards,
-            "reads": [stop.to_dict() for stop in self.reads],
-            "stops": [stop.to_dict() for stop in self.stops],
-        }
+    def to_dict(self) -> dict[str, object]:
+        counts = {field.name: getattr(self, field.name) for field in fields(self)}
+        listed = {"reads": [stop.to_dict() for stop in self.reads], "stops": [stop.to_dict() for stop in self.stops]}
+        return counts | {"as_written": dict(self.as_written)} | listed

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from .call import Args
 from .location import Position
-
-__all__ = ["HOST_RANDOM", "HostRead", "OpRecord", "TensorView", "Trace"]
 
 HOST_RANDOM = "host-random"
 """The kind of an operator that draws random numbers on the CPU, in a region that works on a device."""
@@ -63,30 +62,16 @@ class OpRecord:
         """True where it moves a random generator."""
         return self.kind in ("random", HOST_RANDOM)
 
-    def moved(self, user: Position | None, inner: Position | None) -> OpRecord:
-        """The operator, issued by other lines."""
-        return OpRecord(
-            self.ordinal,
-            self.name,
-            self.kind,
-            self.args,
-            self.kwargs,
-            self.outputs,
-            self.written,
-            self.born,
-            user,
-            inner,
-            self.host_ns,
-        )
-
     def tensors(self) -> Iterator[TensorView]:
         """The tensors among the arguments, in order."""
-        yield from _views(self.args)
-        yield from _views(tuple(value for _, value in self.kwargs))
+        return (value for value in self._values() if isinstance(value, TensorView))
 
     def scalars(self) -> tuple[object, ...]:
         """The values among the arguments that are no tensors, in order."""
-        return tuple(_plain((self.args, tuple(value for _, value in self.kwargs))))
+        return tuple(value for value in self._values() if not isinstance(value, TensorView))
+
+    def _values(self) -> Iterator[object]:
+        return _leaves((self.args, tuple(value for _, value in self.kwargs)))
 
     def signature(self) -> tuple[object, ...]:
         """The facts that must be equal for two executions to have done the same work."""
@@ -107,27 +92,17 @@ class OpRecord:
         return "other memory written or made" if self.signature() != other.signature() else ""
 
 
-def _views(value: object) -> Iterator[TensorView]:
-    if isinstance(value, TensorView):
-        yield value
-    elif isinstance(value, tuple):
+def _leaves(value: object) -> Iterator[object]:
+    if isinstance(value, tuple):
         for item in value:
-            yield from _views(item)
+            yield from _leaves(item)
+    else:
+        yield value
 
 
 def _contrast(one: TensorView, other: TensorView) -> str:
     fields = [name for name in one.__slots__ if getattr(one, name) != getattr(other, name)]
     return ", ".join(f"{name} {getattr(one, name)} and then {getattr(other, name)}" for name in fields)
-
-
-def _plain(value: object) -> Iterator[object]:
-    if isinstance(value, TensorView):
-        return
-    if isinstance(value, tuple):
-        for item in value:
-            yield from _plain(item)
-    else:
-        yield value
 
 
 DECISION = "predicate"
@@ -172,12 +147,7 @@ class Trace:
 
     def first_difference(self, other: Trace) -> tuple[OpRecord | None, OpRecord | None] | None:
         """The first pair of operators that differ, or None where the traces are equal."""
-        for mine, theirs in zip(self.ops, other.ops, strict=False):
-            if mine.signature() != theirs.signature():
+        for mine, theirs in zip_longest(self.ops, other.ops):
+            if mine is None or theirs is None or mine.signature() != theirs.signature():
                 return mine, theirs
-        if len(self.ops) == len(other.ops):
-            return None
-        shorter = min(len(self.ops), len(other.ops))
-        longer = self.ops if len(self.ops) > shorter else other.ops
-        extra = longer[shorter]
-        return (extra, None) if longer is self.ops else (None, extra)
+        return None

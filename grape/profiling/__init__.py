@@ -1,6 +1,6 @@
 """Profiles host, device and memory: torch.profiler to timelines, memory curves, times of calls."""
 
-from .calibration import Bench, CudaBench, calibrate, machine_costs
+from .calibration import CudaBench, calibrate, machine_costs
 from .forks import spare_children
 from .line_events import LineEvents
 from .line_memory import LineMemory, allocated_by
@@ -12,7 +12,6 @@ from .timeline import TimelineRecorder
 from .timing import CudaCallTimer, HostCallTimer
 
 __all__ = [
-    "Bench",
     "CudaBench",
     "CudaCallTimer",
     "HostCallTimer",

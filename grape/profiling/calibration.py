@@ -1,7 +1,4 @@
-"""Measures the constants of this machine's device from which replays are predicted: once per process, kept in memory.
-
-The measuring itself is behind `Bench`, so that what follows from the measurements is tested without a device.
-"""
+"""Measures constants of this machine's device, from which replays are predicted: once per process, kept in memory."""
 
 from __future__ import annotations
 
@@ -10,43 +7,17 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 
 from ..model.times.machine import H200, MachineCosts
 from .timeline import TimelineRecorder
 
-__all__ = ["Bench", "CudaBench", "calibrate", "machine_costs"]
-
 _FEW, _MANY = 64, 512
 _SMALL, _LARGE = 4 << 20, 64 << 20
 
 
-class Bench(Protocol):
-    """Questions that a device can be asked. Times are those of one repetition, on an otherwise idle device."""
-
-    @property
-    def source(self) -> str:
-        """The machine, in words."""
-
-    def kernel_us(self) -> float | None:
-        """Device time of one small kernel, as a timeline has it. None where no timeline can be taken."""
-
-    def replay_us(self, nodes: int) -> float:
-        """A replay of a graph: a chain of `nodes` of these kernels, each of which needs the one before."""
-
-    def device_copy_us(self, nbytes: int) -> float:
-        """A copy of `nbytes` within the device."""
-
-    def host_copy_us(self, nbytes: int) -> float:
-        """A copy of `nbytes` from pageable CPU memory to the device."""
-
-    def operator_us(self) -> float:
-        """Microseconds that the CPU takes to issue one of these kernels eagerly."""
-
-
-def calibrate(bench: Bench, defaults: MachineCosts = H200) -> MachineCosts:
+def calibrate(bench: CudaBench, defaults: MachineCosts = H200) -> MachineCosts:
     """The constants of the machine behind `bench`; where a measurement makes no sense the default stays.
 
     Differences of two sizes are taken, so that what a launch or an event costs drops out.
@@ -98,7 +69,9 @@ def machine_costs(device: torch.device) -> MachineCosts:
 
 
 class CudaBench:
-    """See `Bench`. Works on a stream of its own and gives all its memory back to the allocator."""
+    """Times are those of one repetition, on an otherwise idle device. Works on a stream of its own and gives all its
+    memory back to the allocator.
+    """
 
     _REPEATS = 7
 
@@ -109,6 +82,7 @@ class CudaBench:
 
     @property
     def source(self) -> str:
+        """The machine, in words."""
         return f"{torch.cuda.get_device_name(self.device)}, torch {torch.__version__}"
 
     def _chain(self, nodes: int) -> None:
@@ -116,6 +90,7 @@ class CudaBench:
             self._value.add_(1.0)
 
     def kernel_us(self) -> float | None:
+        """Device time of one small kernel, as a timeline has it. None where no timeline can be taken."""
         self._chain(_FEW)
         recorder = TimelineRecorder(self.device)
         recorder.start()
@@ -126,6 +101,7 @@ class CudaBench:
         return statistics.median(kernels) / 1e3 if kernels else None
 
     def replay_us(self, nodes: int) -> float:
+        """A replay of a graph: a chain of `nodes` of these kernels, each of which needs the one before."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)
         with torch.cuda.stream(self._stream):
@@ -141,14 +117,17 @@ class CudaBench:
             graph.reset()
 
     def device_copy_us(self, nbytes: int) -> float:
+        """A copy of `nbytes` within the device."""
         source = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
         return self._time(torch.empty_like(source).copy_, source)
 
     def host_copy_us(self, nbytes: int) -> float:
+        """A copy of `nbytes` from pageable CPU memory to the device."""
         source = torch.empty(nbytes, dtype=torch.uint8)
         return self._time(torch.empty(nbytes, dtype=torch.uint8, device=self.device).copy_, source)
 
     def operator_us(self) -> float:
+        """Microseconds that the CPU takes to issue one of these kernels eagerly."""
         samples: list[float] = []
         for _ in range(self._REPEATS):
             torch.cuda.synchronize(self.device)

@@ -8,8 +8,6 @@ import os
 
 import torch
 
-__all__ = ["spare_children"]
-
 
 @functools.cache
 def spare_children() -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol, TypeVar
 
 from ..model import DEVICE_WORK, Category, Event, Lane, Position
 from .names import short_name
 from .positions import PositionOf
-
-__all__ = ["Window", "convert"]
 
 _ACTIVITIES: dict[str, tuple[Lane, Category]] = {
     "cpu_op": ("host", "operator"),
@@ -29,6 +27,20 @@ _ACTIVITIES: dict[str, tuple[Lane, Category]] = {
 _RUNTIME_CALL = re.compile(r"cu(?:da)?[A-Z]")
 _GRAPH_LAUNCH = re.compile(r"cu(?:da)?GraphLaunch")
 _BYTES = re.compile(r'"bytes":\s*(\d+)')
+
+
+class KinetoEvent(Protocol):
+    """An event of torch's profiler, as each version of torch has it."""
+
+    def name(self) -> str: ...
+
+    def start_ns(self) -> int: ...
+
+    def duration_ns(self) -> int: ...
+
+    def correlation_id(self) -> int: ...
+
+    def device_type(self) -> object: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +79,7 @@ class _Span:
 
 
 def convert(
-    raw: Iterable[object],
+    raw: Iterable[KinetoEvent],
     window: Window,
     *,
     position_of: PositionOf | None = None,
@@ -89,13 +101,16 @@ def convert(
     return tuple(_event(span, positions.get(span.own or span.link), inner.get(span.own or span.link)) for span in spans)
 
 
-def _read(event: object, name: str, default: object) -> Any:
+_Read = TypeVar("_Read")
+
+
+def _read(event: KinetoEvent, name: str, default: _Read) -> _Read:
     """An attribute of a kineto event, which is a method; `default` where this torch has it not."""
-    method = getattr(event, name, None)
+    method: Callable[[], _Read] | None = getattr(event, name, None)
     return default if method is None else method()
 
 
-def _span(event: Any, window: Window, demangle: Callable[[str], str] | None) -> _Span | None:
+def _span(event: KinetoEvent, window: Window, demangle: Callable[[str], str] | None) -> _Span | None:
     name = str(event.name())
     kind = _kind(event, name)
     if kind is None:
@@ -123,11 +138,11 @@ def _span(event: Any, window: Window, demangle: Callable[[str], str] | None) -> 
     )
 
 
-def _kind(event: Any, name: str) -> tuple[Lane, Category] | None:
+def _kind(event: KinetoEvent, name: str) -> tuple[Lane, Category] | None:
     if _read(event, "is_hidden_event", False):
         return None
-    activity = _read(event, "activity_type", None)
-    if activity is not None:
+    activity = _read(event, "activity_type", "")
+    if activity:
         return _ACTIVITIES.get(activity)
     annotation = _read(event, "is_user_annotation", False)
     device_type = event.device_type()
@@ -147,7 +162,7 @@ def _kind(event: Any, name: str) -> tuple[Lane, Category] | None:
     return ("host", "operator") if "::" in name else None
 
 
-def _bytes(event: object) -> int:
+def _bytes(event: KinetoEvent) -> int:
     found = _BYTES.search(_read(event, "metadata_json", "") or "")
     return int(found.group(1)) if found else int(_read(event, "nbytes", 0))
 

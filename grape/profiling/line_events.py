@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import sys
 import time
 from collections import deque
@@ -13,8 +15,6 @@ from typing import Any
 from ..model import LineTime, LineTimes
 from ..tracing import busy
 from .line_memory import LineMemory
-
-__all__ = ["LineEvents"]
 
 _monitoring: Any = getattr(sys, "monitoring", None)
 _TOOLS = (4, 3)
@@ -81,17 +81,21 @@ class LineEvents:
         _monitoring.use_tool_id(self._tool, "grape")
         busy.tool = self._tool
         events = _monitoring.events
-        for event, callback in (
-            (events.LINE, self._on_line),
-            (events.PY_START, self._on_start),
-            (events.PY_RESUME, self._on_start),
-            (events.PY_RETURN, self._on_end),
-            (events.PY_YIELD, self._on_end),
-        ):
+        for event, callback in self._callbacks().items():
             _monitoring.register_callback(self._tool, event, callback)
         self._late_ns = self._lateness()
         _monitoring.set_local_events(self._tool, self._replay, events.PY_START | events.PY_RETURN)
         return True
+
+    def _callbacks(self) -> dict[int, Callable[..., None]]:
+        events = _monitoring.events
+        return {
+            events.LINE: self._on_line,
+            events.PY_START: self._on_start,
+            events.PY_RESUME: self._on_start,
+            events.PY_RETURN: self._on_end,
+            events.PY_YIELD: self._on_end,
+        }
 
     def _lateness(self) -> int:
         """Of lines that do nothing: what is counted to each is how late its end is noticed."""
@@ -115,7 +119,7 @@ class LineEvents:
         self._end_statement()
         for code in (*self._codes, self._replay):
             _monitoring.set_local_events(tool, code, 0)
-        for event in (_monitoring.events.LINE, *_starts(), *_ends()):
+        for event in self._callbacks():
             _monitoring.register_callback(tool, event, None)
         _monitoring.free_tool_id(tool)
         busy.tool = None
@@ -153,9 +157,7 @@ class LineEvents:
         return None if self.cut else _times_of(self._line_ns, work_ms, self.looks, run, grown)
 
     def _set(self, code: CodeType) -> None:
-        events = _monitoring.events
-        wanted = events.LINE | events.PY_START | events.PY_RESUME | events.PY_RETURN | events.PY_YIELD
-        _monitoring.set_local_events(self._tool, code, wanted)
+        _monitoring.set_local_events(self._tool, code, functools.reduce(operator.or_, self._callbacks()))
 
     def _passed(self, *, begins: bool = False) -> int:
         """The time since the last event is of the line that was reached last. `begins`: a call that it makes does.
@@ -270,14 +272,6 @@ def _nothing() -> None:
     idle = 0
     idle = 0
     del idle
-
-
-def _starts() -> tuple[int, int]:
-    return _monitoring.events.PY_START, _monitoring.events.PY_RESUME
-
-
-def _ends() -> tuple[int, int]:
-    return _monitoring.events.PY_RETURN, _monitoring.events.PY_YIELD
 
 
 def _times_of(

@@ -9,8 +9,6 @@ import torch
 
 from .devices.visible import device_index
 
-__all__ = ["LineMemory", "allocated_by"]
-
 _BESIDE_NS, _SHARE = 4_000_000, 0.005
 """So much may go to the books: nanoseconds, and beside them a share of the time. They take some 30 us to read."""
 

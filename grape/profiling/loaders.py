@@ -16,7 +16,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import get_ident
-from types import TracebackType
 from typing import Any, Protocol
 
 import torch
@@ -25,10 +24,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from ..failures import surviving
 from ..model import LoaderWait, Position
-from ..tracing import PositionFinder, contents_of, is_grape_code, is_watched
+from ..model.location import line_of
+from ..tracing import PositionFinder, below_dispatch, contents_of, is_watched
 
-__all__ = ["LoaderWatch"]
-
+_ITERATOR: Any = _BaseDataLoaderIter
 _TIMED = 64
 """So many batches of a line are timed on the device; of the rest one in `_THEN`, up to `_MOST`."""
 _THEN, _MOST = 16, 256
@@ -90,8 +89,7 @@ class LoaderWatch:
         """Take the time from here on. A debugger would meet the frame that does it, so beside one nobody does."""
         if self._original is not None or is_watched():
             return
-        owner: Any = _BaseDataLoaderIter
-        original = owner.__next__
+        original = _ITERATOR.__next__
 
         def timed(iterator: object) -> object:
             if self._inside or get_ident() != self._thread or os.getpid() != self._process:
@@ -102,24 +100,23 @@ class LoaderWatch:
             try:
                 return self._take(original, iterator)
             except BaseException as error:
-                error.__traceback__ = _without_grape(error.__traceback__)
+                error.__traceback__ = below_dispatch(error.__traceback__)
                 raise
             finally:
                 self._inside = False
 
         self._original, self._installed = original, timed
-        owner.__next__ = timed
+        _ITERATOR.__next__ = timed
 
     def leave(self) -> None:
         """Take it no longer. Where somebody has put something of theirs over it, that stays, and ours does nothing."""
         original, self._original = self._original, None
-        owner: Any = _BaseDataLoaderIter
-        if original is not None and owner.__next__ is self._installed:
-            owner.__next__ = original
+        if original is not None and _ITERATOR.__next__ is self._installed:
+            _ITERATOR.__next__ = original
         self._installed = None
         self._thread = -1
 
-    def _take(self, original: Callable[[object], Any], iterator: object) -> object:
+    def _take(self, original: Callable[[object], object], iterator: object) -> object:
         line: _Line | None = None
         timer: _Timer | None = None
         states: tuple[object, ...] | None = None
@@ -156,7 +153,7 @@ class LoaderWatch:
         user, inner = (self._positions.at(frame) if frame is not None else None for frame in self._positions.find(2))
         collates = iterator._collate_fn is not default_collate and iterator._auto_collation
         set_up = _SetUp(
-            line=(user.file, user.line) if user is not None else None,
+            line=line_of(user),
             workers=iterator._num_workers,
             pinned=iterator._pin_memory,
             collates=collates,
@@ -248,10 +245,3 @@ def _random_states() -> tuple[object, ...]:
 
 def _plain(value: object) -> object:
     return value.tobytes() if hasattr(value, "tobytes") else value
-
-
-def _without_grape(entry: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of this file on top, which a plain iteration does not have."""
-    while entry is not None and is_grape_code(entry.tb_frame.f_code.co_filename):
-        entry = entry.tb_next
-    return entry

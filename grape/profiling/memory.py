@@ -9,15 +9,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ..model import MemoryCurve
 from .devices.nvml import device_handle, used_bytes
 from .devices.visible import device_index
-
-__all__ = ["MemorySampler"]
 
 _MOST_SAMPLES = 2000
 _JOIN_S = 2.0
@@ -78,13 +75,7 @@ class MemorySampler:
     The curve has at most 2,000 samples: when there are more, neighbours are merged and the interval doubles.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        interval_s: float = 0.1,
-        *,
-        most: int = _MOST_SAMPLES,
-    ) -> None:
+    def __init__(self, device: torch.device, interval_s: float = 0.1, *, most: int = _MOST_SAMPLES) -> None:
         self._device = device
         self._interval_s = interval_s
         self._most = max(2, most)
@@ -101,9 +92,9 @@ class MemorySampler:
         reader = _CudaReader(device_index(self._device)) if self._device.type == "cuda" else _read_resident
         self._ended = threading.Event()
         start_ns = time.perf_counter_ns()
-        arguments = (reader, self._samples, self._done, self._interval_s, self._most, start_ns)
+        arguments = (reader, self._samples, self._done, self._ended, self._interval_s, self._most, start_ns)
         # None of `threading`'s, whose threads the person may count; it ends with the process, as a daemon does.
-        _thread.start_new_thread(_sample_until_done, (self._ended, *arguments))
+        _thread.start_new_thread(_sample, arguments)
 
     def stop(self) -> MemoryCurve:
         """End the curve with a last sample and return it; empty where `start` was not called."""
@@ -118,17 +109,11 @@ class MemorySampler:
 _Reading = tuple[int, int, int | None]
 
 
-def _sample_until_done(ended: threading.Event, *arguments: Any) -> None:
-    try:
-        _sample(*arguments)
-    finally:
-        ended.set()
-
-
 def _sample(
     read: Callable[[bool], _Reading | None],
     samples: _Samples,
     done: threading.Event,
+    ended: threading.Event,
     interval_s: float,
     most: int,
     start_ns: int,
@@ -147,8 +132,9 @@ def _sample(
                 return
             last = done.wait(interval_s)
     except Exception:
-        # A cell must not see a traceback of this thread; the curve ends here.
-        return
+        return  # a cell must not see a traceback of this thread; the curve ends here
+    finally:
+        ended.set()
 
 
 class _CudaReader:

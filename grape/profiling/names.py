@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-__all__ = ["short_name"]
-
 _ELLIPSIS = "..."
 _QUALIFIER = re.compile(r"\b(?:[A-Za-z_]\w*::)+")
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 
 from ..model import Event, Position, Trace
 
-__all__ = ["PositionOf", "trace_positions"]
-
 PositionOf = Callable[[Sequence[Event]], Sequence[Position | None]]
 """Given the operators of one window, ordered by start (a caller before what it calls), the position of each."""
 

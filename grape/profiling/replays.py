@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from ..model import Event, Timeline
 
-__all__ = ["place_nodes"]
-
 
 def place_nodes(before: Timeline, after: Timeline) -> Timeline:
     """`after` with positions on the nodes of its graphs, from the first eager call in `before`.

@@ -8,70 +8,55 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch._C import _autograd
 
-from ..model import Event, Timeline, Trace
+from ..model import Timeline, Trace
 from ..model.times.timeline import thinned
 from .devices.cupti import detach
 from .devices.visible import device_index
-from .kineto import Window, convert
+from .kineto import KinetoEvent, Window, convert
 from .positions import PositionOf, trace_positions
-
-__all__ = ["TimelineRecorder"]
 
 _EVENT_LIMIT = 400_000
 _QUIET = {"KINETO_LOG_LEVEL": "99"}
 """Kineto reads its log level when it starts for the first time, and else writes a line to stderr at each start."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Recorded:
-    """A window that was recorded and not converted yet."""
+class _Results(Protocol):
+    """The events of one stretch, as torch's profiler has them."""
 
-    results: Any
-    window: Window
-    calls: int
+    def events(self) -> Iterable[KinetoEvent]: ...
 
 
 class TimelineRecorder:
-    """Profiles the stretches between `start` and `stop`, on the calling thread and `device`.
+    """Profiles calls, each between `start` and `stop`, on the calling thread and `device`.
 
     The costly conversion waits for `timeline`, to be called after the cell. Nothing here raises into the person's
     cell: where nothing could be recorded `unavailable` says why, in one line. `position_of` (see `trace_positions`)
-    gives events their lines. Both ends of a stretch wait for the device, so that it holds its own work and no other;
-    after it, launches cost what they did before.
-
-    With `one`, the timeline is that stretch alone whose calls took nearest to `typical_ms`; the last if that is None.
+    gives events their lines. Both ends of a call wait for the device, so that its stretch holds its own work and no
+    other; after it, launches cost what they did before.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        position_of: PositionOf | None = None,
-        *,
-        limit: int = _EVENT_LIMIT,
-        one: bool = False,
-    ) -> None:
+    def __init__(self, device: torch.device, *, limit: int = _EVENT_LIMIT) -> None:
         self.device = device
-        self.position_of = position_of
+        self.position_of: PositionOf | None = None
         self.inner_of: PositionOf | None = None
         self.limit = limit
         self.unavailable: str | None = None
-        self._profile: Any = None
+        self._profile: torch.autograd.profiler.profile | None = None
         self._start_ns = 0
-        self._recorded: list[_Recorded] = []
-        self._timeline: Timeline | None = None
-        self._one = one
+        self._recorded: list[tuple[_Results, Window]] = []
+        """Calls that were not converted yet."""
         self._each: list[Timeline] = []
         self.typical_ms: float | None = None
         self.last_ms: float | None = None
-        """Milliseconds of a call of the last stretch."""
+        """Milliseconds of the last call."""
 
     @property
     def recording(self) -> bool:
@@ -99,20 +84,22 @@ class TimelineRecorder:
             if not isinstance(error, Exception):
                 raise
 
-    def stop(self, calls: int = 1) -> None:
-        """End the stretch, which held `calls` calls. Does nothing outside one."""
-        if self._profile is None:
+    def stop(self) -> None:
+        """End the stretch. Does nothing outside one."""
+        profile = self._profile
+        if profile is None:
             return
         stop_ns = time.time_ns()
         try:
             _wait_for(self.device)
             end_ns = time.time_ns()
-            self._profile.__exit__(None, None, None)
+            profile.__exit__(None, None, None)
             index = device_index(self.device) if self.device.type == "cuda" else None
             window = Window(start_ns=self._start_ns, stop_ns=stop_ns, end_ns=end_ns, device=index)
-            results, self._profile = self._profile.kineto_results, None
-            self._recorded.append(_Recorded(results=results, window=window, calls=calls))
-            self.last_ms = window.wall_ns / max(1, calls) / 1e6
+            self._profile = None
+            assert profile.kineto_results is not None
+            self._recorded.append((profile.kineto_results, window))
+            self.last_ms = window.wall_ns / 1e6
             if self.device.type == "cuda":
                 detach()
         except BaseException as error:
@@ -121,18 +108,18 @@ class TimelineRecorder:
                 raise
 
     def timeline(self) -> Timeline | None:
-        """All stretches one after the other, without the time between them; None where nothing was recorded.
+        """The call that took nearest to `typical_ms`, the last where that is None; None where nothing was recorded.
 
-        At most `limit` events are kept and `dropped` counts the others. Stretches that do not fit are left out whole,
-        with their calls and their time. Of a first stretch that is too long, the shortest host events go first, and
-        where its device work alone is too much the timeline ends early; the busy share holds for what is kept.
+        At most `limit` events are kept and `dropped` counts the others. Of a call that is too long, the shortest host
+        events go first, and where its device work alone is too much the timeline ends early; the busy share holds for
+        what is kept.
         """
         recorded, self._recorded = self._recorded, []
-        for item in recorded:
+        for results, window in recorded:
             try:
                 events = convert(
-                    item.results.events(),
-                    item.window,
+                    results.events(),
+                    window,
                     position_of=self.position_of,
                     inner_of=self.inner_of,
                     demangle=torch._C._demangle,
@@ -143,35 +130,19 @@ class TimelineRecorder:
             if events is None:
                 self.unavailable = "CUPTI reported no GPU activity (another profiler may hold it); see grape doctor"
             else:
-                self._add(events, item.window.wall_ns, item.calls)
-        return self._nearest() if self._each else self._timeline
+                kept, wall_ns = thinned(events, window.wall_ns, self.limit)
+                self._each.append(Timeline(events=kept, wall_ns=wall_ns, dropped=len(events) - len(kept)))
+        return self._nearest() if self._each else None
 
     def _nearest(self) -> Timeline:
-        """The stretch to show; the same object as long as it is the same one."""
+        """The same object as long as it is the same call."""
         typical_ms, found = self.typical_ms, self._each[-1]
         if typical_ms is not None:
-            found = min(self._each, key=lambda one: abs(one.wall_ns / max(1, one.calls) / 1e6 - typical_ms))
+            found = min(self._each, key=lambda one: abs(one.wall_ns / 1e6 - typical_ms))
         if found.chosen_of != len(self._each):
             index = self._each.index(found)
             found = self._each[index] = replace(found, chosen_of=len(self._each))
         return found
-
-    def _add(self, events: tuple[Event, ...], wall_ns: int, calls: int) -> None:
-        if self._one:
-            kept, wall_ns = thinned(events, wall_ns, self.limit)
-            self._each.append(Timeline(events=kept, wall_ns=wall_ns, calls=calls, dropped=len(events) - len(kept)))
-            return
-        whole = self._timeline
-        if whole is None:
-            kept, wall_ns = thinned(events, wall_ns, self.limit)
-            dropped = len(events) - len(kept)
-            self._timeline = Timeline(events=kept, wall_ns=wall_ns, calls=calls, dropped=dropped)
-        elif len(whole.events) + len(events) > self.limit or whole.dropped:
-            self._timeline = replace(whole, dropped=whole.dropped + len(events))
-        else:
-            base = whole.wall_ns
-            moved = tuple(replace(e, start_ns=e.start_ns + base, end_ns=e.end_ns + base) for e in events)
-            self._timeline = Timeline(events=whole.events + moved, wall_ns=base + wall_ns, calls=whole.calls + calls)
 
     def _abandon(self, error: BaseException) -> None:
         """Leave no profiler running, and remember why."""
@@ -199,7 +170,7 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _profile(device: torch.device) -> object:
+def _profile(device: torch.device) -> torch.autograd.profiler.profile:
     return torch.autograd.profiler.profile(use_kineto=True, use_device="cuda" if device.type == "cuda" else None)
 
 

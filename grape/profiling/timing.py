@@ -9,8 +9,6 @@ import torch
 
 from .forks import spare_children
 
-__all__ = ["CudaCallTimer", "HostCallTimer"]
-
 
 class HostCallTimer:
     """Times a call on the host's clock: right where a call is over when it returns."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import libcst as cst
 
-__all__ = ["keyword", "with_keyword"]
-
 _TIGHT = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 

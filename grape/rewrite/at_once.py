@@ -1,19 +1,16 @@
-"""A cell with several rewrites, to run in the place of what was typed: its source, and whose lines its lines are."""
+"""Several fixes of one source, one after the other: each finds its line where the ones before it have moved it."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ..model import Finding
-from .control_flow import RewrittenFlow as Lowered
-from .control_flow import rewrite_control_flow
+from .control_flow import RewrittenFlow, rewrite_control_flow
 from .registry import fix, moved, moved_line
 from .result import Declined
 from .source import mask
-
-__all__ = ["FROM_SOURCE", "VERIFIED", "RewrittenCell", "rewrite_cell"]
 
 FROM_SOURCE = frozenset({"GR102", "GR302"})
 """Rewrites that mean the same whatever the values are, so that nothing has to be tried."""
@@ -24,7 +21,10 @@ VERIFIED = FROM_SOURCE | {"GR101", "GR401"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenCell:
-    """`lines[i]` is the line of the cell as it was typed that line `i + 1` of `source` stands for."""
+    """`source` with the `applied` fixes; `refused` are those that do not go together with the ones before them.
+
+    `lines[i]` is the line of the cell as it was typed that line `i + 1` of `source` stands for.
+    """
 
     source: str
     lines: tuple[int, ...]
@@ -35,8 +35,8 @@ class RewrittenCell:
         return ", ".join(f"{one.code} (line {one.at.line})" for one in self.applied if one.at is not None)
 
 
-def rewrite_cell(source: str, findings: Sequence[Finding], *, elsewhere: Collection[str] = ()) -> RewrittenCell:
-    """`source` with the fixes of `findings`, all about it, in their order; `elsewhere` as for `fix`."""
+def fix_all(source: str, findings: Iterable[Finding], *, elsewhere: Collection[str] = ()) -> RewrittenCell:
+    """Fix `findings`, all about this source, in their order; `elsewhere` as for `fix`."""
     current = source
     lines = tuple(range(1, source.count("\n") + 2))
     applied: list[Finding] = []
@@ -44,25 +44,23 @@ def rewrite_cell(source: str, findings: Sequence[Finding], *, elsewhere: Collect
     for finding in findings:
         there = moved(finding, source, current)
         made = Declined(why="its line is gone") if there is None else fix(current, there, elsewhere=elsewhere)
-        if isinstance(made, Declined) or there is None or there.at is None:
-            if isinstance(made, Declined):
-                refused.append((finding, made))
+        if isinstance(made, Declined):
+            refused.append((finding, made))
             continue
-        step = _lowered_lines(current, there.at.line, made.source) if finding.code == "GR102" else None
-        lines = tuple(lines[line - 1] for line in step or _lines(current, made.source))
+        step = _lowered_lines(current, there, made.source) or _lines(current, made.source)
+        lines = tuple(lines[line - 1] for line in step)
         applied.append(finding)
         current = made.source
     return RewrittenCell(source=current, lines=lines, applied=tuple(applied), refused=tuple(refused))
 
 
-def _lowered_lines(old: str, line: int, new: str) -> tuple[int, ...] | None:
+def _lowered_lines(old: str, finding: Finding | None, new: str) -> tuple[int, ...] | None:
     """The rewriter of control flow knows where each of its lines comes from."""
     masked = mask(old)
-    if isinstance(masked, Declined):
+    if finding is None or finding.at is None or finding.code != "GR102" or isinstance(masked, Declined):
         return None
-    made = rewrite_control_flow(masked.text, filename="cell", only_lines=(line,))
-    fits = isinstance(made, Lowered) and len(made.lines) == new.count("\n") + 1
-    return made.lines if fits and isinstance(made, Lowered) else None
+    made = rewrite_control_flow(masked.text, filename="cell", only_lines=(finding.at.line,))
+    return made.lines if isinstance(made, RewrittenFlow) and len(made.lines) == new.count("\n") + 1 else None
 
 
 def _lines(old: str, new: str) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import libcst as cst
 from libcst.metadata import (
+    CodeRange,
     ExpressionContext,
     ExpressionContextProvider,
     MetadataWrapper,
@@ -15,9 +16,8 @@ from libcst.metadata import (
     PositionProvider,
 )
 
-__all__ = ["Block", "Code", "Loop", "descendants", "dotted", "edited", "importing", "importing_torch", "same"]
-
 Loop = cst.For | cst.While
+_Line = cst.SimpleStatementLine | cst.BaseCompoundStatement
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 _Scope = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
 Replacement = cst.CSTNode | Sequence[cst.BaseStatement] | Callable[[Any], Sequence[cst.BaseStatement]]
@@ -162,13 +162,19 @@ class Code:
 @lru_cache(maxsize=16)
 def _parsed(
     text: str,
-) -> tuple[cst.Module, Mapping[Any, Any], Mapping[Any, Any], Mapping[Any, object], Sequence[object]]:
+) -> tuple[
+    cst.Module,
+    Mapping[cst.CSTNode, CodeRange],
+    Mapping[cst.CSTNode, cst.CSTNode],
+    Mapping[cst.CSTNode, ExpressionContext | None],
+    Sequence[cst.CSTNode],
+]:
     """The tree of a source, positions, parents and contexts of its nodes, and all of these in order. Nothing of it is
     changed, so that the fixes of one source share it.
     """
     wrapper = MetadataWrapper(cst.parse_module(text))
-    providers = (PositionProvider, ParentNodeProvider, ExpressionContextProvider)
-    positions, parents, contexts = (wrapper.resolve(provider) for provider in providers)
+    positions, parents = wrapper.resolve(PositionProvider), wrapper.resolve(ParentNodeProvider)
+    contexts = wrapper.resolve(ExpressionContextProvider)
     return wrapper.module, positions, parents, contexts, tuple(descendants(wrapper.module))
 
 
@@ -187,6 +193,28 @@ class _Replace(cst.CSTTransformer):
         return cst.FlattenSentinel(statements) if statements else cst.RemoveFromParent()
 
 
+def beside(
+    before: cst.BaseStatement, after: Sequence[cst.BaseStatement] = ()
+) -> Callable[[_Line], list[cst.BaseStatement]]:
+    """An edit that leaves a statement between others; the comments above it stand above the first of them."""
+
+    def edit(statement: _Line) -> list[cst.BaseStatement]:
+        first = before.with_changes(leading_lines=statement.leading_lines)
+        return [first, statement.with_changes(leading_lines=[]), *after]
+
+    return edit
+
+
+def under(context: str) -> Callable[[_Line], list[cst.BaseStatement]]:
+    """An edit that puts a statement under ``with context:``."""
+
+    def edit(statement: _Line) -> list[cst.BaseStatement]:
+        body = cst.IndentedBlock([statement.with_changes(leading_lines=[])])
+        return [cst.With([cst.WithItem(cst.parse_expression(context))], body, leading_lines=statement.leading_lines)]
+
+    return edit
+
+
 def importing_torch(code: Code, text: str) -> str:
     """`text`, a rewrite of `code`, with ``import torch`` at its top where `code` did not have the name."""
     return importing(code, text, "torch")
@@ -196,10 +224,14 @@ def importing(code: Code, text: str, name: str) -> str:
     """`text`, a rewrite of `code`, with ``import name`` at its top where `code` did not have the name."""
     if name in code.all_names():
         return text
-    module = cst.parse_module(text)
-    first = next((i for i, statement in enumerate(module.body) if not _comes_first(statement)), len(module.body))
-    imported = cst.parse_statement(f"import {name}", module.config_for_parsing)
-    return module.with_changes(body=[*module.body[:first], imported, *module.body[first:]]).code
+    return with_import(cst.parse_module(text), f"import {name}").code
+
+
+def with_import(module: cst.Module, statement: str) -> cst.Module:
+    """The module with an import behind its docstring and ``from __future__`` imports."""
+    first = next((i for i, one in enumerate(module.body) if not _comes_first(one)), len(module.body))
+    imported = cst.parse_statement(statement, module.config_for_parsing)
+    return module.with_changes(body=[*module.body[:first], imported, *module.body[first:]])
 
 
 def _comes_first(statement: cst.CSTNode) -> bool:

@@ -9,8 +9,6 @@ import libcst as cst
 from .code import Code, descendants, dotted
 from .result import Declined
 
-__all__ = ["CONSTANTS", "call_name", "calls", "moved_out_of", "mutates", "only_statement"]
-
 CONSTANTS = (cst.Integer, cst.Float, cst.SimpleString, cst.Imaginary)
 
 _OPAQUE = frozenset({"eval", "exec", "globals", "locals", "vars", "breakpoint"})
@@ -34,6 +32,13 @@ def only_statement(line: cst.CSTNode | None) -> cst.BaseSmallStatement | None:
     if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1:
         return line.body[0]
     return None
+
+
+def value_of(code: Code, name: str) -> cst.BaseExpression | None:
+    """The value of a variable that the source binds once, by an assignment of its own."""
+    stores = [use for use in code.uses(name) if code.is_stored(use)]
+    statement = only_statement(code.statement(stores[0])) if len(stores) == 1 else None
+    return statement.value if isinstance(statement, cst.Assign) else None
 
 
 def moved_out_of(code: Code, statement: cst.CSTNode, loop: cst.CSTNode) -> Declined | None:

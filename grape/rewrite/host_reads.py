@@ -8,8 +8,6 @@ import libcst as cst
 
 from .code import Code
 
-__all__ = ["CASTS", "Read", "kept_copy", "on_device", "sees"]
-
 CASTS = ("float", "int")
 
 

@@ -15,8 +15,6 @@ from .code import Code
 from .result import Declined, Rewritten
 from .source import is_python, mask, unified_diff
 
-__all__ = ["FIXES", "fix", "moved", "moved_line"]
-
 CodeFix = Callable[[Code, Finding], str | Declined]
 
 

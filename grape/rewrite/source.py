@@ -21,8 +21,6 @@ from ..quiet import without_warnings
 from .hoisting import names_of
 from .result import Declined
 
-__all__ = ["Masked", "digest", "is_python", "mask", "names_bound", "names_in_functions", "split_magic", "unified_diff"]
-
 _ESCAPED = re.compile(r"\s*(?:[%!?]|\S.*\?\s*$|/[A-Za-z_]|,[A-Za-z_]|;[A-Za-z_])")
 _ASSIGNED = re.compile(r"(?P<indent>\s*)(?P<targets>[^=!%?#'\"]+?)\s*=\s*[%!](?!=)")
 _CELL_MAGIC = re.compile(r"\s*%%(?P<name>\S*)")

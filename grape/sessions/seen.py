@@ -62,7 +62,7 @@ class SeenCell:
         self._prospect: Prospect | None = None
 
     def _report(self, owner: Engine, error: BaseException | None) -> Report:
-        from ..fixing import FixesLater
+        from ..fixing.later import FixesLater
 
         past = self._past
         if past is not None and self.cell.mode != "watch":

@@ -1,8 +1,7 @@
 """Operator traces with code positions."""
 
 from .busy import busy, grape_works, is_profiled, is_watched, person_runs
-from .escapes import EscapeWatch
-from .escaping import COMPILED, SPARSE
+from .escapes import COMPILED, SPARSE, EscapeWatch, below_dispatch
 from .groups import (
     BESIDE_GROUP,
     COLLECTIVES,
@@ -14,7 +13,7 @@ from .groups import (
     started_as_rank,
 )
 from .imports import when_imported
-from .operators import HOST_READS, tensors_in
+from .operators import HOST_READS, Operator, tensors_in
 from .positions import PositionFinder, is_between, is_grape_code, is_own_code
 from .recorder import LIMIT, RecordedCall, Recorder, contents_of
 from .tracer import ANNOTATIONS, Tracer, record, without_outer_casts
@@ -31,11 +30,13 @@ __all__ = [
     "SPARSE",
     "EscapeWatch",
     "Group",
+    "Operator",
     "PositionFinder",
     "RecordedCall",
     "Recorder",
     "Tracer",
     "UnseenMode",
+    "below_dispatch",
     "busy",
     "contents_of",
     "forget_group",

@@ -10,10 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from threading import get_ident
+from typing import Any
 
 import torch
-
-__all__ = ["busy", "grape_works", "is_profiled", "is_watched", "person_runs", "unwatched"]
 
 
 class _Busy:
@@ -79,6 +78,30 @@ def is_watched() -> bool:
     return _monitoring is not None and any(
         tool != busy.tool and _monitoring.get_tool(tool) is not None for tool in _TOOLS
     )
+
+
+_CHEAP = sys.version_info < (3, 12)
+"""From 3.12 on code is rewritten at each change of the profile function; there it stays, and lets Grape's code pass."""
+
+
+class Unwatched:
+    """While the tracer does its own work, Grape's profile function is not called for it. Such a function is one with an
+    attribute `watches`, true until it is ended; those of others stay.
+    """
+
+    __slots__ = ("_watch",)
+
+    def __enter__(self) -> None:
+        self._watch: Any = None
+        if _CHEAP:
+            watch = sys.getprofile()
+            if getattr(watch, "watches", False):
+                self._watch = watch
+                sys.setprofile(None)
+
+    def __exit__(self, *_: object) -> None:
+        if self._watch is not None and self._watch.watches:
+            sys.setprofile(self._watch)
 
 
 is_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled

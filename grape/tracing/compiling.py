@@ -12,8 +12,6 @@ from types import ModuleType
 
 from .imports import when_imported
 
-__all__ = ["before_compiled"]
-
 _MODULE = "torch._dynamo.eval_frame"
 _ASKED = "_callback_from_stance"
 """Such a call asks it for the compiler, in front of everything else; None means that there is none."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 import dis
+from collections.abc import Iterable
 from types import CodeType, FrameType
-from typing import Any
 
 import executing
 
 from ..quiet import without_warnings
 from .positions import is_own_code
-
-__all__ = ["construct_of"]
 
 _cache: dict[tuple[int, int], tuple[CodeType, str | None]] = {}
 _OUTPUT = frozenset({"print", "display", "format", "str", "repr", "write", "info", "warning", "debug"})
@@ -38,7 +36,7 @@ def _classify(frame: FrameType) -> str | None:
             found = executing.Source.executing(frame)
     except Exception:  # executing reads foreign source; whatever it meets, the cell goes on
         return None
-    node: Any = found.node
+    node: ast.AST | None = found.node
     if node is None:
         return _by_line(found.statements, frame.f_lineno)
     child = node
@@ -75,14 +73,12 @@ def _of_node(node: ast.AST, child: ast.AST) -> str | None:
     if isinstance(node, (ast.FormattedValue, ast.JoinedStr)):
         return "print"
     if isinstance(node, ast.Call) and child is not node:
-        target = node.func
-        name = target.id if isinstance(target, ast.Name) else target.attr if isinstance(target, ast.Attribute) else ""
-        if name in _OUTPUT:
-            return "print"
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        return "print" if name in _OUTPUT else None
     return None
 
 
-def _by_line(statements: Any, line: int | None) -> str | None:
+def _by_line(statements: Iterable[object] | None, line: int | None) -> str | None:
     """Jumps of `if tensor:` have no expression node of their own; the statement tells."""
     for statement in statements or ():
         if isinstance(statement, (ast.If, ast.While, ast.Assert)) and statement.lineno == line:

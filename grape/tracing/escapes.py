@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
 import torch
 
 from ..model.call import Args, Kwargs
 from .busy import grape_works
-from .escaping import COMPILED, below_dispatch
-from .positions import PositionFinder
+from .positions import PositionFinder, is_grape_code
 from .recorder import Recorder
 from .unseen import UnseenMode
 from .warned import warnings_of_the_caller
 
-__all__ = ["EscapeWatch"]
+SPARSE = "a tensor without a storage"
+"""Stands among the escapes of a call that works on sparse or similar tensors, which no trace can name."""
+
+COMPILED = "code that torch.compile made"
+"""Stands among the escapes of a call that runs some: nobody watches the rest of it."""
 
 _ESCAPES = frozenset(
     {
@@ -73,3 +76,12 @@ class EscapeWatch(UnseenMode):
             user, inner = self._positions.find(1)
             frame = user or inner
             recorder.escapes.append((name, self._positions.at(frame) if frame else None))
+
+
+def below_dispatch(entry: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames that a plain call of an operator does not have: the tracer's, and torch's one."""
+    while entry is not None and (
+        is_grape_code(file := entry.tb_frame.f_code.co_filename) or file.endswith("torch/_ops.py")
+    ):
+        entry = entry.tb_next
+    return entry

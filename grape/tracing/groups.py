@@ -13,17 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "BESIDE_GROUP",
-    "COLLECTIVES",
-    "Group",
-    "forget_group",
-    "group_of_run",
-    "process_group",
-    "remember_group",
-    "started_as_rank",
-]
-
 BESIDE_GROUP = "a process group of torch.distributed exists, and what takes part in one runs as written"
 COLLECTIVES = (
     "c10d.",
@@ -46,7 +35,7 @@ class Group:
     rank: int
     size: int
     store: Callable[[], Any]
-    of: Callable[[], Any]
+    of: Callable[[], object]
     has_parts: bool
     """There are groups of some of its ranks only."""
     groups: int

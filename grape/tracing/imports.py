@@ -8,8 +8,6 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-__all__ = ["when_imported"]
-
 
 def when_imported(name: str, act: Callable[[ModuleType], None]) -> Callable[[], None]:
     """Hand the module to `act`, now if it is there, else once it was imported; the result has nobody wait for it."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from ..model import HOST_RANDOM, TensorView
 from ..model.call import Args, Kwargs
-
-__all__ = ["HOST_READS", "Facts", "facts_of", "issue", "kind_of", "tensors_in"]
 
 aten = torch.ops.aten
 HOST_READS = frozenset({aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default})
@@ -36,12 +34,29 @@ _SEEDS = ("philox_seed", "philox_offset")
 """
 
 
+class Operator(Protocol):
+    """An operator, as dispatch modes are given it (`torch._ops.OpOverload`)."""
+
+    _schema: torch._C.FunctionSchema
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def tags(self) -> Collection[torch.Tag]: ...
+
+    @property
+    def overloadpacket(self) -> object: ...
+
+    def __call__(self, *args: object, **kwargs: object) -> object: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The facts of an operator, by its schema. `writes`: (position, name, keyword only) of what it writes;
     `seeds`: positions of results that lie on another device in a capture."""
 
-    function: object
+    function: Operator
     name: str
     reads: bool
     lifts: bool
@@ -58,7 +73,7 @@ _facts: dict[int, Facts] = {}
 """By identity: operators hash slowly. The facts keep the operator alive."""
 
 
-def facts_of(function: Any) -> Facts:
+def facts_of(function: Operator) -> Facts:
     """Read once per operator."""
     known = _facts.get(id(function))
     if known is None:
@@ -82,12 +97,12 @@ def facts_of(function: Any) -> Facts:
     return known
 
 
-def _seeds_among(function: Any, named: Sequence[Any]) -> tuple[int, ...]:
+def _seeds_among(function: Operator, named: Sequence[torch._C.Argument]) -> tuple[int, ...]:
     """Operators of others may use the names for anything."""
     return tuple(i for i, one in enumerate(named) if one.name in _SEEDS) if function.namespace == "aten" else ()
 
 
-def issue(function: Any, args: Args, kwargs: Kwargs) -> object:
+def issue(function: Operator, args: Args, kwargs: Kwargs) -> object:
     """Run an operator that a dispatch mode was given, so that version counters move as they do without the mode.
 
     Operators on lists are made of others on the CPU, which count what they write where they are dispatched; below a
@@ -100,7 +115,7 @@ def issue(function: Any, args: Args, kwargs: Kwargs) -> object:
         return function(*args, **kwargs)
 
 
-def _on_lists(function: Any) -> bool:
+def _on_lists(function: Operator) -> bool:
     name: str = getattr(function, "_name", "")
     return name.startswith("aten::_foreach_") and function._schema.is_mutable
 
@@ -154,7 +169,7 @@ def kind_of(
     return "transfer-in" if outside else "compute"
 
 
-def _draws(function: Any, args: Args, kwargs: Kwargs) -> bool:
+def _draws(function: Operator, args: Args, kwargs: Kwargs) -> bool:
     """Attention is tagged as random but draws nothing without dropout."""
     for position, argument in enumerate(function._schema.arguments):
         if argument.name == "dropout_p":
@@ -163,7 +178,7 @@ def _draws(function: Any, args: Args, kwargs: Kwargs) -> bool:
     return True
 
 
-def _depends_on_data(function: Any, args: Args) -> bool:
+def _depends_on_data(function: Operator, args: Args) -> bool:
     """`index` is tagged as dynamic but has a fixed shape unless an index is a mask."""
     if function.overloadpacket in (aten.index, aten.index_put, aten.index_put_, aten._unsafe_index):
         return any(tensor.dtype in _MASKS for tensor in tensors_in(args[1]))

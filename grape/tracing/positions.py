@@ -11,8 +11,6 @@ from types import CodeType, FrameType
 
 from ..model import Position
 
-__all__ = ["OWN_FOLDER", "PositionFinder", "is_between", "is_grape_code", "is_own_code"]
-
 _PLUMBING = ("_dynamo/eval_frame.py", "torch/_compile.py", "torch/_ops.py", "torch/utils/_python_dispatch.py")
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 

@@ -19,14 +19,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..model import HostRead, OpRecord, Position, TensorView, Trace
 from ..model.call import Args, Kwargs
-from .operators import HOST_READS, Facts, facts_of, kind_of, tensors_in
-
-__all__ = ["LIMIT", "RecordedCall", "Recorder", "contents_of"]
+from .operators import HOST_READS, Facts, Operator, facts_of, kind_of, tensors_in
 
 aten = torch.ops.aten
 
 _dtypes: dict[torch.dtype, str] = {}
 _devices: dict[torch.device, str] = {}
+
+
+Before = tuple[tuple[object, ...], tuple[tuple[str, object], ...], list[TensorView], int]
+"""Of an operator that is about to run: its arguments, frozen, the tensors among them, the number of known storages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,7 @@ class Recorder:
         """Have the trace say that they lie on `device`."""
         self._seeds.update((self._number(seed), str(device)) for seed in seeds if isinstance(seed, torch.Tensor))
 
-    def before(self, function: object, args: Args, kwargs: Kwargs) -> tuple[object, ...]:
+    def before(self, function: Operator, args: Args, kwargs: Kwargs) -> Before:
         """Freeze the arguments as they stand before `function` runs; give the result to `after`.
 
         `lift_fresh` takes a tensor that nobody has seen before: what counts is what comes out of it.
@@ -167,14 +169,14 @@ class Recorder:
         facts = facts_of(function)
         if facts.given_seeds:
             self._place([args[at] for at in facts.given_seeds if at < len(args)], args[0].device)
-        frozen = self._freeze(args, inputs)
-        items = [(name, self._freeze(value, inputs)) for name, value in kwargs.items()] if kwargs else ()
-        return frozen, tuple(items), inputs, len(self._references)
+        frozen = tuple([self._freeze(value, inputs) for value in args])
+        items = tuple([(name, self._freeze(value, inputs)) for name, value in kwargs.items()])
+        return frozen, items, inputs, len(self._references)
 
     def after(
         self,
-        before: tuple[Any, ...],
-        function: object,
+        before: Before,
+        function: Operator,
         args: Args,
         kwargs: Kwargs,
         result: Any,
@@ -236,7 +238,7 @@ class Recorder:
             source = args[1] if function is aten.copy_.default else results[0]
             self.arrivals[record.ordinal] = source.to(self.device, copy=True)
 
-    def add_read(self, record: OpRecord, value: Any, construct: str | None, position: Position | None) -> None:
+    def add_read(self, record: OpRecord, value: object, construct: str | None, position: Position | None) -> None:
         """Note that the host waited for `value` at `record`."""
         self._reads.append(
             HostRead(

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from types import FrameType
-from typing import Any
 
 import torch
 from torch.utils._python_dispatch import (
@@ -26,19 +25,15 @@ from torch.utils._python_dispatch import (
 
 from ..model import OpRecord, Position
 from ..model.call import Args, Kwargs
-from .busy import grape_works, unwatched
+from .busy import Unwatched, grape_works, unwatched
 from .compiling import before_compiled
 from .constructs import construct_of
-from .escapes import EscapeWatch
-from .escaping import SPARSE, below_dispatch
+from .escapes import SPARSE, EscapeWatch, below_dispatch
 from .groups import process_group
-from .operators import issue
+from .operators import Operator, issue
 from .positions import PositionFinder
-from .recorder import LIMIT, RecordedCall, Recorder
-from .unwatched import Unwatched
+from .recorder import LIMIT, Before, RecordedCall, Recorder
 from .warned import warnings_of_the_caller
-
-__all__ = ["ANNOTATIONS", "Tracer", "record", "without_outer_casts"]
 
 ANNOTATIONS = "profiler"
 """Operators of this namespace mark stretches of a profile (`record_function`); they do no work."""
@@ -200,7 +195,9 @@ class Tracer(TorchDispatchMode):
             if muted:
                 _include(False)
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
+    def __torch_dispatch__(
+        self, func: Operator, types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         recorder = self.recorder
         self.own_ns += _PASSED_NS
         if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS or process_group():
@@ -212,11 +209,11 @@ class Tracer(TorchDispatchMode):
             error.__traceback__ = below_dispatch(error.__traceback__)
             raise
 
-    def _trace(self, recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> object:
+    def _trace(self, recorder: Recorder, func: Operator, args: Args, kwargs: Kwargs) -> object:
         began = time.perf_counter_ns()
         with Unwatched():
             try:
-                before = recorder.before(func, args, kwargs)
+                before: Before | None = recorder.before(func, args, kwargs)
             except Exception:  # a nested tensor has no sizes: what cannot be named is no error of the person
                 before = None
         start = time.perf_counter_ns()
@@ -244,8 +241,8 @@ class Tracer(TorchDispatchMode):
     def _note(
         self,
         recorder: Recorder,
-        before: Any,
-        func: object,
+        before: Before | None,
+        func: Operator,
         args: Args,
         kwargs: Kwargs,
         result: object,

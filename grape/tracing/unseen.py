@@ -14,8 +14,6 @@ from types import CodeType
 import torch
 from torch import overrides
 
-__all__ = ["UnseenMode"]
-
 _DISABLED = torch._C._disabled_torch_function_impl
 _ASKED = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 _real: dict[str, Callable[..., bool]] = {name: getattr(overrides, name) for name in _ASKED}

@@ -11,13 +11,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 from .positions import is_between
 
-__all__ = ["warnings_of_the_caller"]
-
-_EVERY: Any = ("always", None, Warning, None, 0)
+_EVERY = ("always", None, Warning, None, 0)
 
 
 @contextmanager

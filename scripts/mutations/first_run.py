@@ -25,10 +25,10 @@ ROWS = (
         ),
         (
             "first run: a frame of Grape's stays in the person's traceback",
-            "                error.__traceback__ = _without_grape(error.__traceback__)\n",
+            "                error.__traceback__ = below_dispatch(error.__traceback__)\n",
             "",
         ),
-        ("first run: the watch stays", "            owner.__next__ = original\n", "            pass\n"),
+        ("first run: the watch stays", "            _ITERATOR.__next__ = original\n", "            pass\n"),
     ),
     *rows_of(
         "grape.rewrite.fixes.starved_loop",
@@ -96,7 +96,7 @@ ROWS = (
         ("first run: arrays are tensors", "            return True\n", "            return False\n"),
     ),
     *rows_of(
-        "grape.advisor.static.lengths",
+        "grape.advisor.rules.gr2xx.gr201",
         STATIC,
         ("first run: a window has another length each time", "return len(ends) == 1", "return len(ends) >= 1"),
         ("first run: lengths that come once come again", "and context.hot.loop(loop) is not None", ""),

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from grape.fixing import verify
-from grape.rewrite import Rewritten, fix
+from grape.fixing.verification import verify
+from grape.rewrite import Rewritten
+from grape.rewrite.registry import fix
 from tests.unit.rewrite_cases import finding, outcome, run
 from tests.unit.test_rewrite_fixes import CASES, Case
 

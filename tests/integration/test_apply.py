@@ -13,7 +13,8 @@ import pytest
 from nbclient import NotebookClient
 
 from grape.cli.entry import main
-from grape.rewrite import Rewritten, fix
+from grape.rewrite import Rewritten
+from grape.rewrite.registry import fix
 from tests.unit.rewrite_cases import finding
 
 SETUP = """\

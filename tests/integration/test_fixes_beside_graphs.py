@@ -12,7 +12,7 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 import grape
-from grape.fixing import verify
+from grape.fixing.verification import verify
 from grape.magics import load, unload
 from grape.runtime.dispatch.trampoline import written_code
 from grape.sessions.past.history import key_of

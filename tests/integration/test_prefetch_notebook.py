@@ -10,7 +10,8 @@ import pytest
 from nbclient import NotebookClient
 
 from grape.cli.entry import main
-from grape.rewrite import Rewritten, fix
+from grape.rewrite import Rewritten
+from grape.rewrite.registry import fix
 from tests.integration.notebook_files import notebook_file
 from tests.unit.rewrite_cases import finding
 

@@ -11,7 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grape.rewrite import Declined, fix, fix_all, names_in_functions
+from grape.rewrite import Declined, names_in_functions
+from grape.rewrite.at_once import fix_all
+from grape.rewrite.registry import fix
 from tests.unit.rewrite_cases import finding, outcome
 
 SETUP = """

@@ -146,7 +146,7 @@ def region(name: str = FORWARD, outcome: Outcome = "replayed", **changes: Any) -
                 graph_bytes=2**20 if replayed else 0,
             ),
         ),
-        "copies": (CopyRecord(argument="input_ids", bytes=40, calls=58, ms_per_call=0.002),) if replayed else (),
+        "copies": (CopyRecord(argument="input_ids", bytes=40, calls=58),) if replayed else (),
         "decisions": (
             Decision(
                 action="capture",

@@ -61,7 +61,7 @@ def test_outside_of_regions_the_whole_cell_is_the_measure() -> None:
 
 
 def test_what_was_not_measured_is_costly_and_predicts_nothing_on_the_tape() -> None:
-    copies = (CopyRecord(argument="x", bytes=2**20, calls=9, ms_per_call=0.5),)
+    copies = (CopyRecord(argument="x", bytes=2**20, calls=9),)
     findings = advise(cell(region(outcome="replayed", copies=copies, traces=(reading(1),)), cuda=False))
     assert [(f.code, f.severity, f.predicted_ms_per_call) for f in findings] == [
         ("GR101", "costly", None),
@@ -185,7 +185,17 @@ def test_findings_are_plain_values() -> None:
     """Everything at once; `json.dumps` takes it, each has a line, and an advice where there is something to do."""
     sent = op("aten._to_copy.default", "transfer-in", args=[view(8, (), device="cpu")], outputs=[view(9, ())])
     dynamic = op("aten.nonzero.default", "dynamic", outputs=[view(7, (3, 1))])
-    call = trace(item(), item(), dynamic, sent, reads=[(0, "call", 1, 5), (1, "if", True, 5)], needs_grad=True)
+    moved = op("aten._to_copy.default", "transfer-in", args=[view(5, (4,), device="cpu")], outputs=[view(6, (4,))])
+    call = trace(
+        item(),
+        item(),
+        dynamic,
+        sent,
+        moved,
+        arguments=[5],
+        reads=[(0, "call", 1, 5), (1, "if", True, 5)],
+        needs_grad=True,
+    )
     decision = Decision(
         action="drop", shapes="x", seen=1, expected_calls=1.0, saving_ms=0.1, capture_ms=9.0, why="too few calls"
     )
@@ -194,7 +204,7 @@ def test_findings_are_plain_values() -> None:
         before=IDLE,
         before_ms=ms(1.0),
         shapes=shapes(*[{"past": (1, n), "x": (m,)} for n, m in zip(range(5, 9), (3, 9, 4, 4), strict=True)]),
-        copies=(CopyRecord(argument="x", bytes=2**20, calls=1), CopyRecord(argument="h", bytes=9, calls=1, host=True)),
+        copies=(CopyRecord(argument="x", bytes=2**20, calls=1),),
         scalar_changes=(ScalarChange(operator="aten.mul.Tensor", values=(1, 2), at=None),),
         decisions=(decision,),
     )

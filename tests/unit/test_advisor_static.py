@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grape.advisor import advise_sources
-from grape.advisor.static import find_in_sources, reads_by_syntax
-from grape.advisor.static.findings import find
-from grape.advisor.static.kinds import Kinds
+from grape.advisor.rules import IN_SOURCE
+from grape.advisor.rules.gr1xx import gr101
+from grape.advisor.static import sources
+from grape.advisor.static.sources import find
 from scripts.corpus import load
+
+find_in_sources = partial(sources.find_in_sources, rules=IN_SOURCE)
+reads_in_sources = partial(sources.reads_in_sources, host_reads=gr101.in_source)
 
 HEAD = "import torch\nfrom torch import nn\nmodel = nn.Linear(4, 4).eval()\nx = torch.zeros(2, 4)\n"
 LOOP = HEAD + "with torch.no_grad():\n    for i in range(9):\n"
@@ -239,38 +244,36 @@ def test_any_two_cells_can_be_read_together(one: str, other: str) -> None:
 def test_reading_changes_nothing() -> None:
     tree = ast.parse(LOOP + FOUND["GR101 item"])
     before = ast.dump(tree)
-    assert find(tree, Kinds(tree)) == find(tree)
+    assert find(tree, IN_SOURCE) == find(tree, IN_SOURCE)
     assert ast.dump(tree) == before
 
 
 def test_the_syntax_alone_tells_what_reads_there_cannot_be() -> None:
     """Of the corpus and the cases above: no read is found whose kind the syntax rules out."""
-    sources = [HEAD + case if case.startswith("with") else LOOP + case for case in FOUND.values()]
-    sources += [path.read_text() for path in (Path(__file__).parents[1] / "data" / "cells").glob("*.py")]
+    texts = [HEAD + case if case.startswith("with") else LOOP + case for case in FOUND.values()]
+    texts += [path.read_text() for path in (Path(__file__).parents[1] / "data" / "cells").glob("*.py")]
     kinds = Counter[str]()
-    for source in sources:
+    for source in texts:
         found = {one.finding.kind for one in find_in_sources((("a.py", source),)) if one.finding.code == "GR101"}
         kinds.update(found)
-        assert found - {""} <= reads_by_syntax(source), source
+        assert found - {""} <= gr101.reads_by_syntax(source), source
     assert {"print", "tolist", "cpu"} <= set(kinds)
-    assert not reads_by_syntax(HEAD)
-    assert not reads_by_syntax("not python !")
+    assert not gr101.reads_by_syntax(HEAD)
+    assert not gr101.reads_by_syntax("not python !")
 
 
 def test_reads_are_looked_for_once_in_the_same_cells_and_not_in_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grape.advisor.static import sources
-
     looked: list[tuple[str, ...]] = []
     found = sources._found
     monkeypatch.setattr(sources, "_found", lambda texts, **how: looked.append(texts) or found(texts, **how))
     monkeypatch.setattr(sources, "_READS", {})
     made = ("In[1]", "import torch\nxs = [torch.ones(3) for _ in range(4)]\n")
     loop = "for x in xs:\n    print(x)\n"
-    first = sources.reads_in_sources([made, ("In[2]", f"%%grape\n{loop}")], most_lines=10)
+    first = reads_in_sources([made, ("In[2]", f"%%grape\n{loop}")], most_lines=10)
     assert [(one.file, one.finding.line, one.finding.code) for one in first] == [("In[2]", 3, "GR101")]
     again = [made, ("In[2]", f"# %%grape\n{loop}"), ("In[3]", f"%%grape --json r.json\n{loop}")]
-    second = sources.reads_in_sources(again, most_lines=0)
+    second = reads_in_sources(again, most_lines=0)
     assert [(one.file, one.finding.line) for one in second] == [("In[3]", 3)]
     assert len(looked) == 1
-    assert sources.reads_in_sources([("In[1]", made[1] + loop)], most_lines=3) == ()
+    assert reads_in_sources([("In[1]", made[1] + loop)], most_lines=3) == ()
     assert len(looked) == 1

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from grape.fixing import FixesLater, later, offers
+from grape.fixing import later, offers
+from grape.fixing.later import FixesLater
 from grape.options import Options
 from grape.render import Report, build_report
 from grape.sessions import Cell, Session

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from grape.model import Event, Timeline
+from grape.model import Event, Timeline, Trace
 from grape.model.times.timeline import thinned
-from grape.profiling import TimelineRecorder, timeline, trace_positions
+from grape.profiling import TimelineRecorder, timeline
 
 CPU = torch.device("cpu")
 
@@ -24,12 +24,15 @@ def model() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
 
 
-def record(work: Callable[[], object], windows: int = 1, **options: Any) -> tuple[TimelineRecorder, Timeline | None]:
+def record(
+    work: Callable[[], object], trace: Trace | None = None, **options: Any
+) -> tuple[TimelineRecorder, Timeline | None]:
     recorder = TimelineRecorder(CPU, **options)
-    for _ in range(windows):
-        recorder.start()
-        work()
-        recorder.stop()
+    if trace is not None:
+        recorder.follow(trace)
+    recorder.start()
+    work()
+    recorder.stop()
     return recorder, recorder.timeline()
 
 
@@ -51,7 +54,7 @@ def test_operators_of_a_small_model(model: torch.nn.Module) -> None:
 
 
 def test_of_several_calls_the_one_nearest_the_median_is_shown(model: torch.nn.Module) -> None:
-    recorder = TimelineRecorder(CPU, one=True)
+    recorder = TimelineRecorder(CPU)
     lengths = (8, 1, 3)
     for length in lengths:
         recorder.start()
@@ -77,36 +80,15 @@ def test_annotations_are_host_events(model: torch.nn.Module) -> None:
     assert [(e.lane, e.category) for e in found.events if e.name == "my step"] == [("host", "annotation")]
 
 
-def test_windows_follow_each_other_without_the_time_between(model: torch.nn.Module) -> None:
-    x = torch.randn(2, 16)
-    _, one = record(lambda: model(x))
-    _, three = record(lambda: model(x), windows=3)
-    assert one is not None and three is not None
-    assert three.calls == 3
-    assert operators(three) == operators(one) * 3
-    starts = [e.start_ns for e in three.events]
-    assert starts == sorted(starts) and starts[-1] <= three.wall_ns
-
-
-def test_a_window_may_hold_several_calls(model: torch.nn.Module) -> None:
-    recorder = TimelineRecorder(CPU)
-    recorder.start()
-    for _ in range(5):
-        model(torch.zeros(1, 16))
-    recorder.stop(calls=5)
-    found = recorder.timeline()
-    assert found is not None and found.calls == 5
-
-
-def test_the_timeline_may_be_read_twice_and_grow(model: torch.nn.Module) -> None:
+def test_the_timeline_may_be_read_twice_and_is_then_that_of_a_later_call(model: torch.nn.Module) -> None:
     recorder, first = record(lambda: model(torch.zeros(1, 16)))
     assert recorder.timeline() is first
     recorder.start()
     model(torch.zeros(1, 16))
     recorder.stop()
     second = recorder.timeline()
-    assert first is not None and second is not None and second.calls == 2
-    assert second.events[: len(first.events)] == first.events
+    assert first is not None and second is not None and second is not first
+    assert operators(second) == operators(first)
 
 
 def test_start_and_stop_out_of_turn_do_nothing() -> None:
@@ -169,17 +151,7 @@ def test_an_interrupt_passes_and_leaves_no_profiler(monkeypatch: pytest.MonkeyPa
     assert not torch.autograd.profiler._is_profiler_enabled
 
 
-def test_too_many_events_leave_later_windows_out_whole(model: torch.nn.Module) -> None:
-    x = torch.randn(2, 16)
-    _, whole = record(lambda: model(x), windows=3)
-    assert whole is not None
-    each = len(whole.events) // 3
-    _, found = record(lambda: model(x), windows=3, limit=2 * each + 1)
-    assert found is not None
-    assert (len(found.events), found.calls, found.dropped) == (2 * each, 2, each)
-
-
-def test_too_long_a_first_window_loses_its_shortest_host_events() -> None:
+def test_too_long_a_call_loses_its_shortest_host_events() -> None:
     def work() -> None:
         with torch.profiler.record_function("long"):
             for _ in range(20):
@@ -212,7 +184,7 @@ def test_a_timeline_cut_in_time_keeps_its_busy_share() -> None:
 
 
 def test_lines_come_from_a_trace(model: torch.nn.Module) -> None:
-    from grape.model import OpRecord, Position, Trace
+    from grape.model import OpRecord, Position
 
     names = ["t", "addmm", "relu", "t", "addmm"]
     trace = Trace(
@@ -225,7 +197,7 @@ def test_lines_come_from_a_trace(model: torch.nn.Module) -> None:
     )
     x = torch.randn(2, 16)
     with torch.no_grad():
-        _, found = record(lambda: model(x), position_of=trace_positions(trace))
+        _, found = record(lambda: model(x), trace)
     assert found is not None
     placed = [(e.name, e.position.line) for e in found.events if e.position and e.name in ("aten::addmm", "aten::relu")]
     assert placed == [("aten::addmm", 1), ("aten::relu", 2), ("aten::addmm", 4)]

@@ -10,7 +10,8 @@ import torch
 
 from grape.model import Finding
 from grape.options import Options
-from grape.rewrite import Rewritten, fix
+from grape.rewrite import Rewritten
+from grape.rewrite.registry import fix
 from grape.sessions import Cell, Session
 
 LOOPS = {

@@ -13,7 +13,6 @@ from grape.model import CODES, Outcome, Position, Severity
 from grape.render import build_report
 from grape.render.report import Report
 from grape.render.timeline.recorded import recorded_report
-from scripts import finding_tables
 from tests.unit.sample_evidence import cell, host_sync, launch_bound, measured, refused, region, sample, tape_cell
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -74,9 +73,8 @@ def test_the_schema_refuses_what_is_not_a_report(path: tuple[str | int, ...], va
 
 def test_schema_and_model_name_the_same_words() -> None:
     defs = SCHEMA["$defs"]
-    assert finding_tables.schema(finding_tables.SCHEMA.read_text()) == finding_tables.SCHEMA.read_text()
-    assert defs["code"]["enum"] == list(CODES)
-    assert defs["finding"]["properties"]["name"]["enum"] == list(CODES.values())
+    assert all(re.search(defs["code"]["pattern"], code) for code in CODES)
+    assert all(re.search(defs["finding"]["properties"]["name"]["pattern"], name) for name in CODES.values())
     assert set(defs["finding"]["properties"]["severity"]["enum"]) == set(get_args(Severity))
     assert set(defs["region"]["properties"]["outcome"]["enum"]) == set(get_args(Outcome))
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from grape.fixing import Offers, rewritten_cell
+from grape.fixing.at_once import Offers, rewritten_cell
 from grape.magics.rewriting.at_once import Left, Replacement, replaced_tree, restore_functions, watch_tree
 from grape.model import Finding, Fix
-from grape.rewrite.at_once import rewrite_cell
+from grape.rewrite.at_once import fix_all
 from tests.unit.rewrite_cases import finding, outcome, run
 from tests.unit.test_rewrite_fixes import CASES, MODEL, Case
 
@@ -29,7 +29,7 @@ def _positions(code: types.CodeType) -> Iterator[int]:
 
 
 def _at_once(source: str, *found: Finding) -> tuple[ast.Module, Any]:
-    made = rewrite_cell(source, found)
+    made = fix_all(source, found)
     tree = replaced_tree(
         ast.parse(source), ast.parse(made.source), source.split("\n"), made.source.split("\n"), made.lines
     )
@@ -168,7 +168,7 @@ def _run(shell: Shell, source: str) -> None:
 def test_names_that_only_the_rewrite_binds_go(shell: Shell) -> None:
     source = SUM.replace("if number == stop:\n        raise ValueError(number)", "pass")
     before = set(shell.user_ns)
-    replacement = Replacement(shell, source, rewrite_cell(source, [finding("GR101", 5)]), {})
+    replacement = Replacement(shell, source, fix_all(source, [finding("GR101", 5)]), {})
     watch_tree(shell, replacement)
     _run(shell, source)
     assert replacement.happened and shell.ast_transformers == []
@@ -180,7 +180,7 @@ def test_names_that_only_the_rewrite_binds_go(shell: Shell) -> None:
 
 def test_what_a_comprehension_calls_its_items_is_no_name_of_the_cell(shell: Shell) -> None:
     source = LOSSES.replace("if number == stop:\n        raise ValueError(number)", "pass")
-    made = rewrite_cell(source, [finding("GR101", 5)])
+    made = fix_all(source, [finding("GR101", 5)])
     assert "[value.item() for value in losses]" in made.source
     shell.user_ns["value"] = 7
     replacement = Replacement(shell, source, made, {})
@@ -202,7 +202,7 @@ def test_a_constant_that_another_cell_left_is_not_replaced(shell: Shell) -> None
     happened = []
     for name, factor in (("f", 0.5), ("f", 0.5), ("g", 0.25), ("f", 0.5)):
         source = HALF.format(name=name, factor=factor)
-        made = rewrite_cell(source, [finding("GR401", 3, region=name)])
+        made = fix_all(source, [finding("GR401", 3, region=name)])
         assert made.applied
         replacement = Replacement(shell, source, made, left)
         watch_tree(shell, replacement)
@@ -217,7 +217,7 @@ def test_a_constant_that_another_cell_left_is_not_replaced(shell: Shell) -> None
 
 
 def test_another_tree_runs_as_written(shell: Shell) -> None:
-    replacement = Replacement(shell, LOSSES, rewrite_cell(LOSSES, [finding("GR101", 5)]), {})
+    replacement = Replacement(shell, LOSSES, fix_all(LOSSES, [finding("GR101", 5)]), {})
     watch_tree(shell, replacement)
     _run(shell, "x = 1")
     assert not replacement.happened and shell.user_ns["x"] == 1 and shell.ast_transformers == []
@@ -225,7 +225,7 @@ def test_another_tree_runs_as_written(shell: Shell) -> None:
 
 def test_a_failure_of_grape_runs_the_cell_as_written(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     source = LOSSES.replace("if number == stop:\n        raise ValueError(number)", "pass")
-    made = rewrite_cell(source, [finding("GR101", 5)])
+    made = fix_all(source, [finding("GR101", 5)])
     replacement = Replacement(shell, source, replace(made, lines=made.lines[:2]), {})
     watch_tree(shell, replacement)
     _run(shell, source)
@@ -242,7 +242,7 @@ def g(x):
         x = x + 1
     return x
 """
-    replacement = Replacement(shell, source, rewrite_cell(source, [finding("GR102", 5, region="g")]), {})
+    replacement = Replacement(shell, source, fix_all(source, [finding("GR102", 5, region="g")]), {})
     watch_tree(shell, replacement)
     _run(shell, source)
     ran = replacement.ran("In[1]", "<cell>")

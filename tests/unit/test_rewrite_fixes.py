@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from grape.rewrite import Declined, Rewritten, fix, moved
+from grape.rewrite import Declined, Rewritten
+from grape.rewrite.registry import fix, moved
 from tests.unit.rewrite_cases import finding, outcome, run
 
 MODEL = """

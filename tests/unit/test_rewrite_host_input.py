@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from grape.fixing import verify
-from grape.rewrite import Declined, Rewritten, fix, moved
+from grape.fixing.verification import verify
+from grape.rewrite import Declined, Rewritten
+from grape.rewrite.registry import fix, moved
 from tests.unit.rewrite_cases import finding, outcome, run
 
 SETUP = """

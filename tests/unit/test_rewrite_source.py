@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grape.rewrite import (
-    Declined,
-    Rewritten,
-    digest,
-    fix,
-    moved,
-    names_bound,
-    names_in_functions,
-    split_magic,
-    unified_diff,
-)
+from grape.rewrite import Declined, Rewritten, digest, names_bound, names_in_functions, split_magic, unified_diff
+from grape.rewrite.registry import fix, moved
 from grape.rewrite.source import Masked, mask
 from tests.unit.rewrite_cases import finding
 

@@ -12,7 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
-from grape.fixing import verify
+from grape.fixing.verification import verify
 from tests.unit.rewrite_cases import outcome
 
 DEFINITIONS = """

@@ -14,16 +14,15 @@ def copy(argument: str = "x", nbytes: int = 2**20, **fields: object) -> CopyReco
     return CopyRecord(argument=argument, bytes=nbytes, calls=9, **fields)  # type: ignore[arg-type]
 
 
-def test_a_measured_copy_stands_at_the_line_that_made_it() -> None:
+def test_a_copy_stands_at_the_line_that_made_it() -> None:
     source = "for t in range(9):\n    h = embed(t)\n    y = step(h)\n"
-    copies = (copy(ms_per_call=0.04, made_at=at(2)),)
+    copies = (copy(made_at=at(2)),)
     (finding,) = gr301.check(cell(region(outcome="replayed", copies=copies), source=source))
-    assert finding.message == "`x` is copied into place at each replay of `step`: 1 MB, 40 us per call"
-    assert (finding.at, finding.predicted_ms_per_call) == (at(2), 0.04)
+    assert finding.message == "`x` is copied into place at each replay of `step`: 1 MB, about 0.839 us per call"
+    assert finding.at == at(2)
     assert finding.advice == (
         "reuse one tensor for `h`: write the new value into it (`out=`, `.copy_()`, an in-place operator)"
     )
-    assert dict(finding.evidence)["predicted_with"] is None
 
 
 def test_without_a_time_the_rate_predicts_it_and_says_so() -> None:
@@ -35,13 +34,13 @@ def test_without_a_time_the_rate_predicts_it_and_says_so() -> None:
 
 
 def test_copies_from_one_line_are_one_finding() -> None:
-    copies = *(copy(f"past.{i}", made_at=at(5), ms_per_call=0.01) for i in range(24)), copy("ids", made_at=at(6))
+    copies = *(copy(f"past.{i}", made_at=at(5)) for i in range(24)), copy("ids", made_at=at(6))
     findings = list(gr301.check(cell(region(outcome="replayed", copies=copies))))
     assert len(findings) == 2
     assert findings[0].message == (
-        "`past.0`, `past.1` and 22 more are copied into place at each replay of `step`: 24 MB, 0.24 ms per call"
+        "`past.0`, `past.1` and 22 more are copied into place at each replay of `step`: 24 MB, about 20.1 us per call"
     )
-    assert findings[0].predicted_ms_per_call == pytest.approx(0.24)
+    assert findings[0].predicted_ms_per_call == pytest.approx(24 * 2**20 / 1250e6)
 
 
 LOOP = "for t in range(9):\n    h = step(torch.randn(4, 64), h)\n"
@@ -81,19 +80,12 @@ def test_where_a_library_calls_the_region_there_is_nothing_to_change() -> None:
     assert finding.advice is None
 
 
-def test_a_few_bytes_whose_time_was_measured_are_one() -> None:
-    small = CopyRecord(argument="x", bytes=8, calls=10, ms_per_call=0.02)
-    (finding,) = gr301.check(cell(region(outcome="replayed", copies=(small,))))
-    assert finding.message == "`x` is copied into place at each replay of `step`: 8 B, 20 us per call"
-    assert finding.predicted_ms_per_call == 0.02
-
-
 def test_no_time_on_the_tape() -> None:
     (finding,) = gr301.check(cell(region(outcome="replayed", copies=(copy(),)), cuda=False))
     assert finding.message == "`x` is copied into place at each replay of `step`: 1 MB per call"
     assert finding.predicted_ms_per_call is None
 
 
-def test_host_arguments_belong_to_gr302_and_empty_copies_to_nobody() -> None:
-    copies = (copy(host=True), copy(nbytes=0), CopyRecord(argument="z", bytes=4, calls=0))
+def test_empty_copies_are_no_finding() -> None:
+    copies = (copy(nbytes=0), CopyRecord(argument="z", bytes=4, calls=0))
     assert not list(gr301.check(cell(region(copies=copies))))

@@ -8,34 +8,11 @@ import pytest
 
 from grape.advisor.cost import MachineCosts
 from grape.advisor.rules.gr3xx import gr302
-from grape.model import CopyRecord
-from tests.unit.trace_builder import at, cell, op, region, timeline, trace, view
+from tests.unit.trace_builder import cell, op, region, timeline, trace, view
 
 SENT = op(
     "aten._to_copy.default", "transfer-in", args=[view(0, (256,), device="cpu")], outputs=[view(1, (256,))], line=2
 )
-
-
-@pytest.mark.parametrize(
-    ("pinned", "message", "advice"),
-    [
-        (
-            False,
-            "`x` comes from unpinned CPU memory at each call of `step`: 1 KB, 0.2 ms per call",
-            "move `x` to the GPU once before the loop, or pin it and copy with `non_blocking=True`",
-        ),
-        (
-            True,
-            "`x` comes from pinned CPU memory at each call of `step`: 1 KB, 0.2 ms per call",
-            "move `x` to the GPU once before the loop, or copy the next one while this call runs",
-        ),
-    ],
-)
-def test_a_host_argument_of_a_replay(pinned: bool, message: str, advice: str) -> None:
-    copy = CopyRecord(argument="x", bytes=1024, calls=9, ms_per_call=0.2, host=True, pinned=pinned, made_at=at(3))
-    (finding,) = gr302.check(cell(region(outcome="replayed", copies=(copy,))))
-    assert (finding.message, finding.advice, finding.at) == (message, advice, at(3))
-    assert finding.predicted_ms_per_call == 0.2
 
 
 def test_an_argument_sent_inside_the_region() -> None:

@@ -14,10 +14,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from grape.advisor.rules.gr3xx import gr303
 from grape.failures import forget_failures
-from grape.fixing import verify
+from grape.fixing.verification import verify
 from grape.model import Finding, LoaderWait, Position
 from grape.profiling import HostCallTimer, LoaderWatch
-from grape.rewrite import Declined, Rewritten, fix
+from grape.rewrite import Declined, Rewritten
+from grape.rewrite.registry import fix
 from grape.tracing import PositionFinder
 from tests.unit.trace_builder import at, cell
 

@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-__all__ = ["Function", "Parsed", "last_name"]
-
 _LONGEST = 48
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -24,6 +22,7 @@ class Parsed:
     def __init__(self, source: str) -> None:
         self._source = _NOT_PYTHON.sub(r"\1pass", source)
         self.tree: ast.Module | None = None
+        self._on_lines: dict[int, list[ast.expr | ast.stmt]] = {}
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             self.tree = ast.parse(self._source)
 
@@ -72,10 +71,6 @@ class Parsed:
         if line not in self._on_lines:
             self._on_lines[line] = [node for node, first, last in self._spans if first <= line <= last]
         return self._on_lines[line]
-
-    @cached_property
-    def _on_lines(self) -> dict[int, list[ast.expr | ast.stmt]]:
-        return {}
 
     @cached_property
     def _spans(self) -> list[tuple[ast.expr | ast.stmt, int, int]]:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ...model import DECISION, CellEvidence, HostRead, OpRecord, Position, RegionEvidence, Stop, Trace
 from ...model.kept import Kept
+from ...model.location import line_of
 from ..cost import idle_ms, sync_gap_ms
 from ..stopped import read_kind, record_of, stays_on_the_cpu, waits_in_streams
-from ..words import ended, library, times
+from ..words import ended, in_library, library, milliseconds, times
 from .source import cell_source
-
-__all__ = ["BRANCHES", "Site", "forget", "op_sites", "sync_saving_ms", "sync_sites"]
 
 BRANCHES = frozenset({"if", "while", "assert", "ternary", "bool-op"})
 _SYNCS = frozenset({"host-read", "transfer-out", "dynamic"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Site:
     """One line that ran operators of one name, over all traced calls of a region (or in the cell outside of regions).
 
     `executions` counts them over `traces` calls, of which not all was recorded where it is `cut`; `wait_ns` is the
     CPU's waiting over all executions. `op` is the first of the operators, None for a wait without one
-    (`torch.cuda.synchronize()`).
+    (`torch.cuda.synchronize()`). Only `_gather` changes it.
     """
 
     region: RegionEvidence | None
@@ -32,13 +31,12 @@ class Site:
     inner: Position | None
     construct: str | None
     op: OpRecord | None
-    traces: int
+    cut: bool
     executions: int = 0
     wait_ns: int = 0
-    values: tuple[object, ...] = ()
-    shapes: tuple[tuple[int, ...], ...] = ()
+    values: list[object] = field(default_factory=list)
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
     nbytes: int = 0
-    cut: bool = False
     segments: int = 0
     """Of an operator stream, that were issued there because the CPU waits."""
 
@@ -47,14 +45,21 @@ class Site:
         return self.user or self.inner
 
     @property
+    def traces(self) -> int:
+        return len(self.region.traces) if self.region is not None else 1
+
+    @property
+    def region_name(self) -> str | None:
+        return self.region.name if self.region is not None else None
+
+    @property
     def library(self) -> str | None:
         """The package in whose code this happens, None in the person's own."""
         return library(self.user, self.inner)
 
     @property
     def in_library(self) -> tuple[tuple[str, str], ...]:
-        """For a finding's evidence: the place in a library's code, nothing in the person's own."""
-        return (("in_library", str(self.inner)),) if self.library and self.inner else ()
+        return in_library(self.user, self.inner)
 
     @property
     def per_call(self) -> float:
@@ -83,13 +88,13 @@ class Site:
         """The CPU's waiting per call of the region, or per execution outside of regions."""
         return self.wait_ns / 1e6 / max(1, self.traces if self.region is not None else self.executions)
 
+    def cost(self, evidence: CellEvidence) -> str:
+        """In parentheses, the CPU's waiting; empty where no GPU was timed."""
+        return f" ({milliseconds(self.wait_ms)}{'' if self.region is not None else ' each'})" if evidence.cuda else ""
+
     @property
     def kind(self) -> str:
         return self.op.kind if self.op else "host-read"
-
-    @property
-    def where(self) -> tuple[str | None, Position | None]:
-        return (self.region.name if self.region else None, self.at)
 
 
 def op_sites(
@@ -102,24 +107,24 @@ def op_sites(
 
     `among` gives those of a trace that come into question; it should be a `Kept`.
     """
-    gathered: dict[object, _Gathered] = {}
-    for region, trace in _traces(evidence):
+    gathered: dict[object, Site] = {}
+    for region, trace in evidence.all_traces():
         for op in among(trace):
             if wanted(op, trace, region) and not stays_on_the_cpu(evidence, op.inner):
                 _gather(gathered, region, trace, op, None)
-    return _hot(evidence, gathered)
+    return _repeated(evidence, gathered.values())
 
 
 def sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
     """Sites at which the CPU waited for the device: values read, tensors copied out, shapes that depend on data. Those
     that operator streams met come last.
     """
-    global _last
-    last = _last
-    if last is not None and last[0] is evidence:
-        return last[1]
-    gathered: dict[object, _Gathered] = {}
-    for region, trace in _traces(evidence):
+    return _SYNC_SITES.of(evidence)
+
+
+def _sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
+    gathered: dict[object, Site] = {}
+    for region, trace in evidence.all_traces():
         reads = {read.ordinal: read for read in trace.host_reads}
         for op in _WAITS.of(trace):
             if stays_on_the_cpu(evidence, op.inner):
@@ -130,21 +135,12 @@ def sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
             if read.construct != DECISION:  # a graph has none of them, and rewritten code has its finding behind it
                 _gather(gathered, region, trace, None, read)
     streamed = (_of_a_stream(evidence, stop) for stop in waits_in_streams(evidence))
-    found = _hot(evidence, gathered) + _repeated(evidence, streamed)
-    _last = evidence, found
-    return found
+    return _repeated(evidence, (*gathered.values(), *streamed))
 
 
-_last: tuple[CellEvidence, tuple[Site, ...]] | None = None
-"""The last answer of `sync_sites`: several rules ask for the same."""
-
+_SYNC_SITES = Kept(_sync_sites)
+"""Several rules ask for the same."""
 _WAITS = Kept[Trace, tuple[OpRecord, ...]](lambda trace: tuple(op for op in trace.ops if op.kind in _SYNCS))
-
-
-def forget() -> None:
-    """Keep nothing of the evidence that was judged last."""
-    global _last
-    _last = None
 
 
 def sync_saving_ms(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> float | None:
@@ -173,7 +169,6 @@ def _of_a_stream(evidence: CellEvidence, stop: Stop) -> Site:
         inner=stop.inner,
         construct=cell_source(evidence).asks(stop.user) if mine else None,
         op=record_of(stop, read_kind(stop) or "host-read"),
-        traces=1,
         executions=stop.times,
         wait_ns=stop.total_ns,
         cut=True,
@@ -181,49 +176,8 @@ def _of_a_stream(evidence: CellEvidence, stop: Stop) -> Site:
     )
 
 
-def _traces(evidence: CellEvidence) -> Iterator[tuple[RegionEvidence | None, Trace]]:
-    for region in evidence.regions:
-        for trace in region.traces:
-            yield region, trace
-    if evidence.trace is not None:
-        yield None, evidence.trace
-
-
-@dataclass(slots=True)
-class _Gathered:
-    """A site while its executions are counted."""
-
-    region: RegionEvidence | None
-    user: Position | None
-    inner: Position | None
-    construct: str | None
-    op: OpRecord | None
-    cut: bool
-    executions: int = 0
-    wait_ns: int = 0
-    values: list[object] = field(default_factory=list)
-    shapes: list[tuple[int, ...]] = field(default_factory=list)
-    nbytes: int = 0
-
-    def site(self) -> Site:
-        return Site(
-            region=self.region,
-            user=self.user,
-            inner=self.inner,
-            construct=self.construct,
-            op=self.op,
-            traces=len(self.region.traces) if self.region else 1,
-            executions=self.executions,
-            wait_ns=self.wait_ns,
-            values=tuple(self.values),
-            shapes=tuple(self.shapes),
-            nbytes=self.nbytes,
-            cut=self.cut,
-        )
-
-
 def _gather(
-    sites: dict[object, _Gathered],
+    sites: dict[object, Site],
     region: RegionEvidence | None,
     trace: Trace,
     op: OpRecord | None,
@@ -233,10 +187,10 @@ def _gather(
     user = user or (read.position if read else None)
     inner = op.inner if op else None
     construct = read.construct if read else None
-    key = (id(region), _line(user), _line(inner), op.name if op else None, construct)
+    key = (id(region), line_of(user), line_of(inner), op.name if op else None, construct)
     site = sites.get(key)
     if site is None:
-        site = sites[key] = _Gathered(region, user, inner, construct, op, trace.cut)
+        site = sites[key] = Site(region=region, user=user, inner=inner, construct=construct, op=op, cut=trace.cut)
     site.executions += 1
     site.wait_ns += read.wait_ns if read else op.host_ns if op else 0
     if read is not None:
@@ -246,16 +200,8 @@ def _gather(
         site.nbytes = max(site.nbytes, op.outputs[0].nbytes)
 
 
-def _line(at: Position | None) -> tuple[str, int] | None:
-    return (at.file, at.line) if at else None
-
-
-def _hot(evidence: CellEvidence, gathered: dict[object, _Gathered]) -> tuple[Site, ...]:
-    """All sites of regions; of the rest of the cell only lines that ran repeatedly, in a loop or in a function."""
-    return _repeated(evidence, (one.site() for one in gathered.values()))
-
-
 def _repeated(evidence: CellEvidence, sites: Iterable[Site]) -> tuple[Site, ...]:
+    """All sites of regions; of the rest of the cell only lines that ran repeatedly, in a loop or in a function."""
     source = cell_source(evidence)
     return tuple(site for site in sites if site.region is not None or _repeats(site, source.in_loop))
 

@@ -1,4 +1,4 @@
-"""The rules, one file per code of `model/codes.py`: `gr1xx/gr101.py`, and so on."""
+"""The rules, one file per code of `model/codes.py`: `gr1xx/gr101.py`, and so on. Each is found by its code."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Protocol, cast
 
 from ...model import CODES, CellEvidence, Finding
 from ..cost import MachineCosts
+from ..static.context import InSource
 
-__all__ = ["RULES", "Rule"]
+__all__ = ["IN_SOURCE", "RULES", "Rule"]
 
 
 class Rule(Protocol):
-    """The interface of a rule's module. `check` is pure: equal evidence gives equal findings."""
+    """The interface of a rule's module. `check` is pure: equal evidence gives equal findings.
+
+    A module may have `in_source` as well (`InSource`): what it sees in source alone.
+    """
 
     @property
     def CODE(self) -> str: ...
@@ -27,3 +31,4 @@ def _rule(code: str) -> Rule:
 
 
 RULES: tuple[Rule, ...] = tuple(map(_rule, CODES))
+IN_SOURCE: tuple[InSource, ...] = tuple(rule.in_source for rule in RULES if hasattr(rule, "in_source"))

@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import Literal, Protocol
 
-__all__ = ["Inference", "Kind", "bindings"]
-
 Kind = Literal["tensor", "mask", "module", "batches", "range", "other", "torch"]
 """`mask` is a boolean tensor, `module` something that gives tensors when called, `batches` something that gives
 tensors when iterated, `range` the number of an iteration, `torch` a name of the library itself."""

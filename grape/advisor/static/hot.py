@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from ..code.parsed import last_name
 from .kinds import Kinds
-
-__all__ = ["HotCode"]
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -19,7 +18,6 @@ class HotCode:
 
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
-        self._parents = kinds.parents
         self._called: set[ast.AST] = set()
         self._loops: dict[ast.AST, ast.AST | None] = {}
         calls = [node for node in kinds.nodes if isinstance(node, ast.Call)]
@@ -38,8 +36,7 @@ class HotCode:
         """Everything that runs again and again, and not only now and then; of a `while` its test does."""
 
     def _functions(self, func: ast.expr) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-        name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
-        found = list(self._kinds.functions.get(name, ()))
+        found = list(self._kinds.functions.get(last_name(func), ()))
         if self._kinds.of(func) == "module":
             found += self._kinds.functions.get("forward", ())
         return found
@@ -51,17 +48,15 @@ class HotCode:
         return self._loops[node]
 
     def _found_loop(self, node: ast.AST) -> ast.AST | None:
-        child, parent = node, self._parents.get(node)
-        while parent is not None:
+        for child, parent in self._kinds.above(node):
             if isinstance(parent, _FUNCTIONS) and child in parent.body:
                 return None
             if isinstance(parent, ast.While) and (child in parent.body or child is parent.test):
                 return parent
             if isinstance(parent, (ast.For, ast.AsyncFor)) and child in parent.body:
-                return None if _short(parent.iter) else parent
+                return None if is_short(parent.iter) else parent
             if isinstance(parent, _COMPREHENSIONS) and child is not parent.generators[0]:
                 return parent
-            child, parent = parent, self._parents.get(parent)
         return None
 
     def is_hot(self, node: ast.AST) -> bool:
@@ -70,10 +65,7 @@ class HotCode:
 
     def function(self, node: ast.AST) -> ast.AST | None:
         """The function around `node`."""
-        parent = self._parents.get(node)
-        while parent is not None and not isinstance(parent, _FUNCTIONS):
-            parent = self._parents.get(parent)
-        return parent
+        return next((parent for _, parent in self._kinds.above(node) if isinstance(parent, _FUNCTIONS)), None)
 
     def is_called_often(self, function: ast.AST | None) -> bool:
         """True for a function that is called in a loop, or by one that is."""
@@ -81,13 +73,13 @@ class HotCode:
 
     def is_rare(self, node: ast.AST) -> bool:
         """True behind a test that holds only now and then: ``if step % 100 == 0:``, ``if DEBUG:``, an `except`."""
-        child, parent = node, self._parents.get(node)
-        while parent is not None and not isinstance(parent, (*_LOOPS, *_FUNCTIONS)):
+        for child, parent in self._kinds.above(node):
+            if isinstance(parent, (*_LOOPS, *_FUNCTIONS)):
+                return False
             if isinstance(parent, ast.ExceptHandler):
                 return True
             if isinstance(parent, ast.If) and child in parent.body and self._is_plain(parent.test):
                 return True
-            child, parent = parent, self._parents.get(parent)
         return False
 
     def _is_plain(self, test: ast.expr) -> bool:
@@ -95,7 +87,7 @@ class HotCode:
         return not any(isinstance(node, ast.expr) and self._kinds.is_tensor(node) for node in ast.walk(test))
 
 
-def _short(iterable: ast.expr) -> bool:
+def is_short(iterable: ast.expr) -> bool:
     """A loop over a literal, or a range, of hardly any items."""
     if isinstance(iterable, (ast.List, ast.Tuple)):
         return len(iterable.elts) < _FEWEST

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-__all__ = ["beside_arrays", "read_name"]
-
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())

@@ -1,17 +1,16 @@
-"""Several sources read as one program: the cells of a notebook share their names."""
+"""Several sources read as one program: the cells of a notebook share their names. Nothing is run or imported."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..code.source import Parsed
-from .findings import StaticFinding, find
-
-__all__ = ["Placed", "find_in_sources", "reads_in_sources"]
+from .context import Context, InSource, StaticFinding
+from .kinds import Kinds
 
 _MAGIC = re.compile(r"\A(?:# )?%%grape.*")
 """The line of the magic, which is a comment in what IPython keeps of the cell, and may name other options."""
@@ -32,17 +31,28 @@ _READS: dict[tuple[str, ...], tuple[Placed, ...]] = {}
 
 
 @lru_cache(maxsize=8)
-def find_in_sources(sources: tuple[tuple[str, str], ...]) -> tuple[Placed, ...]:
-    """The findings of (name, source) pairs that share one namespace, in their order.
+def find_in_sources(sources: tuple[tuple[str, str], ...], rules: tuple[InSource, ...]) -> tuple[Placed, ...]:
+    """The findings of `rules` in (name, source) pairs that share one namespace, in their order.
 
     Magic and shell lines count as empty ones; a source that is no Python is left out.
     """
-    found = _found(tuple(text for _, text in sources))
+    found = _found(tuple(text for _, text in sources), rules=rules)
     return tuple(replace(one, file=sources[int(one.file)][0]) for one in found)
 
 
-def reads_in_sources(sources: Iterable[tuple[str, str]], most_lines: float) -> tuple[Placed, ...]:
-    """The findings of GR101 alone; none where the sources have more than `most_lines` and were not looked at before.
+def synchronizes_in_loops(source: str) -> bool:
+    """True where ``torch.cuda.synchronize()`` stands in code that runs again and again."""
+    return bool(find_in_sources((("", source),), (_synchronizations,)))
+
+
+def _synchronizations(context: Context) -> Iterator[StaticFinding]:
+    for node in context.hot.nodes:
+        if isinstance(node, ast.Call) and context.synchronizes(node) and not context.is_seldom(node):
+            yield context.at("GR101", node, node, "", "")
+
+
+def reads_in_sources(sources: Iterable[tuple[str, str]], most_lines: float, host_reads: InSource) -> tuple[Placed, ...]:
+    """Those of `host_reads` alone; none where the sources have more than `most_lines` and were not looked at before.
 
     Of a source that is there more than once, as a cell that ran again, the last one stands in the place of the first.
     """
@@ -54,7 +64,7 @@ def reads_in_sources(sources: Iterable[tuple[str, str]], most_lines: float) -> t
     if found is None:
         if sum(text.count("\n") for text in texts) > most_lines:
             return ()
-        found = _found(texts, only_reads=True)
+        found = _found(texts, rules=(host_reads,))
     _READS[texts] = found
     while len(_READS) > _MOST_READS:
         del _READS[next(iter(_READS))]
@@ -62,7 +72,23 @@ def reads_in_sources(sources: Iterable[tuple[str, str]], most_lines: float) -> t
     return tuple(replace(one, file=files[int(one.file)]) for one in found)
 
 
-def _found(texts: tuple[str, ...], *, only_reads: bool = False) -> tuple[Placed, ...]:
+def find(tree: ast.Module, rules: Iterable[InSource]) -> tuple[StaticFinding, ...]:
+    """The findings of `rules` in one source, one per code and line, in the order of the lines; nothing has a cost.
+
+    Code that imports no library of tensors has none.
+    """
+    kinds = Kinds(tree)
+    if not kinds.uses_tensors:
+        return ()
+    context = Context(kinds)
+    found: dict[tuple[str, int], StaticFinding] = {}
+    for rule in rules:
+        for finding in rule(context):
+            found.setdefault((finding.code, finding.line), finding)
+    return tuple(sorted(found.values(), key=lambda finding: (finding.line, finding.code)))
+
+
+def _found(texts: tuple[str, ...], *, rules: Iterable[InSource]) -> tuple[Placed, ...]:
     """The file of each is the number of its source."""
     body: list[ast.stmt] = []
     starts: list[tuple[int, str]] = []
@@ -74,7 +100,7 @@ def _found(texts: tuple[str, ...], *, only_reads: bool = False) -> tuple[Placed,
             starts.append((offset, str(number)))
         offset += source.count("\n") + 1
     try:
-        found = find(ast.Module(body=body, type_ignores=[]), only_reads=only_reads)
+        found = find(ast.Module(body=body, type_ignores=[]), rules)
     except RecursionError:  # an expression of thousands of operators, made by a program
         return ()
     return tuple(_placed(finding, starts) for finding in found)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-__all__ = ["root_name", "state_writes"]
-
 _WRITES = frozenset({"append", "extend", "insert", "add", "update", "pop", "setdefault", "remove", "clear"})
 
 

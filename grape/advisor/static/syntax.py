@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from ..code.parsed import last_name
 from .bindings import Kind
 from .vocabulary import BATCHES, FRAMEWORKS, MASKING, NOT_TENSORS
-
-__all__ = ["Scope", "Syntax"]
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None
 """A function, or None for the top level."""
@@ -55,20 +54,24 @@ class Syntax:
         return self._scopes[node]
 
     def _found_scope(self, node: ast.AST) -> Scope:
-        child, parent = node, self.parents.get(node)
-        while parent is not None:
+        for child, parent in self.above(node):
             if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and child in parent.body:
                 return parent
             if isinstance(parent, ast.Lambda) and child is parent.body:
                 return parent
-            child, parent = parent, self.parents.get(parent)
         return None
+
+    def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """`node` and its parent, that and its own parent, and so on outwards."""
+        while (parent := self.parents.get(node)) is not None:
+            yield node, parent
+            node = parent
 
     def root_call(self, node: ast.expr) -> str | None:
         """The function's name where `node` calls something of a framework: ``torch.cat(...)`` is "cat"."""
         if not isinstance(node, ast.Call) or self.root(node.func) is None:
             return None
-        return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+        return last_name(node.func)
 
     @staticmethod
     def binds(scope: Scope, name: str) -> bool:

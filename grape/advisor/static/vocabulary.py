@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "BATCHES",
-    "CONVERSIONS",
-    "FRAMEWORKS",
-    "MASKING",
-    "MODULES",
-    "NOT_TENSORS",
-    "NUMBERS",
-    "ONLY_TENSORS",
-    "PLAIN_ATTRIBUTES",
-]
-
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())

@@ -10,7 +10,9 @@ from typing import TypedDict
 from ...errors import RewriteError, UsageError
 from ...model import CODES, Finding, Position
 from ...render.json_types import FindingJson
-from ...rewrite import Declined, digest, fix, fix_all, names_in_functions, split_magic
+from ...rewrite import Declined, digest, names_in_functions, split_magic
+from ...rewrite.at_once import fix_all
+from ...rewrite.registry import fix
 
 __all__ = [
     "Accepted",

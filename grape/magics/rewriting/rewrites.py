@@ -87,8 +87,8 @@ class AppliedRewrites:
         new = [finding for finding in chosen if finding.fix not in known]
         if not new:
             raise UsageError(f"fix {number} is applied already" if number else "every verified fix is applied already")
-        from ...fixing import elsewhere
-        from ...rewrite import fix_all
+        from ...fixing.offers import elsewhere
+        from ...rewrite.at_once import fix_all
 
         combined = fix_all(source, (*taken, *new), elsewhere=elsewhere(report.evidence, file))
         for finding, refused in combined.refused:
@@ -181,7 +181,7 @@ def _one_diff(finding: Finding) -> str:
 
 def why_no_fix(report: Report, finding: Finding) -> str | None:
     """Why a finding without a fix has none; None where nobody would expect one."""
-    from ...fixing import find_fix
+    from ...fixing.offers import find_fix
 
     if finding.code not in REWRITTEN:
         return None
@@ -222,7 +222,7 @@ def _file(finding: Finding) -> str:
 
 
 def _source(report: Report, file: str) -> str:
-    from ...fixing import source_of
+    from ...fixing.offers import source_of
 
     source = source_of(report.evidence, file)
     if source is None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LEAST_MS", "SIGNIFICANT", "CallsAccount", "CellTime", "OwnTime", "Served"]
-
 SIGNIFICANT = 0.03
 """A change of a cell's time by less than this share of it is none (DESIGN section 1)."""
 LEAST_MS = 5.0

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-__all__ = ["LineTime", "LineTimes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +43,7 @@ class LineTimes:
     def replayed_share(self) -> float:
         return self.share(sum(line.replayed_ms for line in self.lines))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         lines = [
             {
                 "line": line.line,

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from ..location import Position
 
-__all__ = ["LoaderWait"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderWait:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["H200", "MachineCosts"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineCosts:
@@ -15,7 +13,7 @@ class MachineCosts:
     0.72 ms in all and replays in 0.946 ms. `device_copy_gb_per_s` is the payload rate of fused placeholder copies (26
     tensors of GPT-2's step, 91 MiB in 0.08 ms and 175 MiB in 0.14 ms). `capture_ms_per_node` comes
     from GPT-2's step of 312 nodes (40 ms). `operator_us` is what it takes the CPU to issue one small operator: what the
-    CPU does for a replay is foretold as a multiple of it.
+    CPU does for a replay is predicted as a multiple of it.
     `host_copy_gb_per_s` is None because no such rate was measured; without it a copy from the CPU is priced from the
     timeline alone.
     """

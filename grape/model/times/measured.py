@@ -6,8 +6,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Measured", "quartiles"]
-
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
     """First quartile, median and third quartile (inclusive method) of at least one sample."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
-from ..location import Position
-
-__all__ = ["LEAST_LATE_MS", "Late", "Meeting", "RankTimes", "RanksEvidence", "compared"]
+from ..location import Position, line_of
 
 LEAST_LATE_MS = 0.1
 """Behind the next to last; what is less, clocks and schedulers make as well."""
@@ -41,17 +38,6 @@ class RankTimes:
     """That it was at collectives before the last of the ranks; None where that was not measured."""
     error: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "rank": self.rank,
-            "wall_ms": self.wall_ms,
-            "operators": self.operators,
-            "matched": self.matched,
-            "collectives": self.collectives,
-            "waits_ms": self.waits_ms,
-            "error": self.error,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late:
@@ -64,7 +50,7 @@ class Late:
     times: int
     ms: float
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "rank": self.rank,
             "operator": self.operator,
@@ -96,11 +82,11 @@ class RanksEvidence:
         said = {one.rank for one in self.shown}
         return tuple(rank for rank in range(self.size) if rank not in said) if self.shown else ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "rank": self.rank,
             "size": self.size,
-            "shown": [one.to_dict() for one in self.shown],
+            "shown": [asdict(one) for one in self.shown],
             "missing": list(self.missing),
             "late": [one.to_dict() for one in self.late],
             "window_ms": self.window_ms,
@@ -125,7 +111,7 @@ def compared(meetings: Sequence[Meeting], at_ns: Sequence[Sequence[int]]) -> tup
         if ms >= LEAST_LATE_MS:
             rank = max(range(len(at_ns)), key=lambda one: at_ns[one][worst])
             met = meetings[worst]
-            key = rank, met.user and (met.user.file, met.user.line), met.operator
+            key = rank, line_of(met.user), met.operator
             known = late.get(key)
             late[key] = Late(
                 rank=rank,

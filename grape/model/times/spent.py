@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
-
-__all__ = ["Kind", "Part", "Spent"]
+from typing import Literal, get_args
 
 Kind = Literal["python", "gpu", "waiting", "data", "grape", "unprofiled"]
 
@@ -24,7 +22,7 @@ class Spent:
     total_ms: float
     parts: tuple[Part, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         known = {part.kind: part.ms for part in self.parts}
         parts = {f"{kind}_ms": known.get(kind, 0.0) for kind in get_args(Kind)}
         return {"when": self.when, "total_ms": self.total_ms, **parts}

@@ -9,8 +9,6 @@ from typing import Literal
 from ..kept import Kept
 from ..location import Position
 
-__all__ = ["DEVICE_WORK", "Category", "Event", "Lane", "MemoryCurve", "Timeline"]
-
 Lane = Literal["host", "launch", "device"]
 Category = Literal["operator", "python", "runtime", "kernel", "memcpy", "memset", "graph", "annotation"]
 

@@ -14,11 +14,8 @@ import sys
 from pathlib import Path
 from threading import get_ident
 from types import FrameType
-from typing import Any
 
 import torch
-
-__all__ = ["detach"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 MOST = 24
@@ -60,11 +57,11 @@ def _in_torch(frame: FrameType | None) -> bool:
 
 
 @functools.cache
-def _loaded(path: str) -> object:
+def _loaded(path: str) -> ctypes.CDLL:
     return ctypes.CDLL(path)
 
 
-def _library() -> Any:
+def _library() -> ctypes.CDLL | None:
     """The CUPTI that torch has loaded; None where it has not, or this system does not tell."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()

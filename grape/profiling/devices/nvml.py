@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import torch
 
-__all__ = ["device_handle", "nvml", "used_bytes"]
-
 _lock = threading.Lock()
-_library: object = None
+_library: ModuleType | None = None
 _tried = False
 
 
-def nvml() -> Any | None:
+def nvml() -> ModuleType | None:
     """The initialized `pynvml` module, or None where it or the driver's library is missing.
 
     Initialized once and left so until the process ends, for initializing takes milliseconds.
@@ -34,7 +32,7 @@ def nvml() -> Any | None:
         return _library
 
 
-def device_handle(device: torch.device) -> Any | None:
+def device_handle(device: torch.device) -> object:
     """NVML's handle of a CUDA device, or None.
 
     NVML numbers devices in its own order and ignores CUDA_VISIBLE_DEVICES, so that the device is looked up by the UUID
@@ -55,7 +53,7 @@ def device_handle(device: torch.device) -> Any | None:
     return None
 
 
-def _addresses(library: Any, properties: object) -> Iterator[tuple[Any, str]]:
+def _addresses(library: ModuleType, properties: object) -> Iterator[tuple[Callable[[str], object], str]]:
     uuid = getattr(properties, "uuid", None)
     if uuid is not None:
         text = str(uuid)

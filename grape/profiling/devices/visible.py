@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import torch
 
-__all__ = ["device_index"]
+
+class _Device(Protocol):
+    """A `torch.device`, whose stubs say that it always has an index."""
+
+    @property
+    def index(self) -> int | None: ...
 
 
-def device_index(device: Any) -> int:
+def device_index(device: _Device) -> int:
     """The index of a CUDA device; of the calling thread's current one (0 before CUDA starts) where it names none."""
     if device.index is not None:
         return int(device.index)

@@ -11,6 +11,7 @@ from functools import partial
 
 import libcst as cst
 
+from ..code import with_import
 from ..result import Declined
 from .facts.plain import FLOW
 from .facts.safety import Leave
@@ -43,7 +44,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenFlow:
-    """`lines[i]` is the original line that line `i + 1` of `source` comes from. All lines count as in the file."""
+    """`lines[i]` is the original line that line `i + 1` of `source` comes from."""
 
     source: str
     constructs: tuple[Construct, ...]
@@ -52,48 +53,35 @@ class RewrittenFlow:
 
 
 def rewrite_control_flow(
-    source: str, *, filename: str, first_line: int = 1, only_lines: Collection[int] | None = None
+    source: str, *, filename: str, only_lines: Collection[int] | None = None
 ) -> RewrittenFlow | Declined:
     """Rewrite the control flow of a module or cell whose conditions may be tensors.
 
-    `source` is plain Python whose first line is line `first_line` of `filename`; `only_lines` limits the constructs
-    to those whose head is on one of these lines (of the file). A source without anything to rewrite comes back
-    unchanged. `Declined`: the source is no Python, or nothing that was asked for can be rewritten.
+    `source` is plain Python; `only_lines` limits the constructs to those whose head is on one of these lines. A source
+    without anything to rewrite comes back unchanged. `Declined`: the source is no Python, or nothing that was asked for
+    can be rewritten.
     """
-    offset = first_line - 1
-    made = _rewrite(source, filename, partial(_among, None, offset, only_lines))
-    if isinstance(made, RewrittenFlow) and made.left:
-        # What stays in the first pass may be free in the second: then it is done now, so that twice is once.
-        for _ in range(_PASSES):
-            origins = made.lines
-            again = _rewrite(made.source, filename, partial(_among, origins, offset, only_lines))
-            if isinstance(again, Declined) or not again.constructs:
-                break
-            made = RewrittenFlow(
-                source=again.source,
-                constructs=(
-                    *made.constructs,
-                    *(replace(item, line=origins[item.line - 1]) for item in again.constructs),
-                ),
-                left=tuple(Left(line=origins[item.line - 1], why=item.why) for item in again.left),
-                lines=tuple(origins[line - 1] for line in again.lines),
-            )
+    made = _rewrite(source, filename, partial(_among, None, only_lines))
     if isinstance(made, Declined):
-        return Declined(why=made.why, line=None if made.line is None else made.line + offset)
-    return RewrittenFlow(
-        source=made.source,
-        constructs=tuple(
-            Construct(kind=item.kind, line=item.line + offset)
-            for item in sorted(set(made.constructs), key=lambda item: (item.line, item.kind))
-        ),
-        left=tuple(Left(line=item.line + offset, why=item.why) for item in made.left),
-        lines=tuple(line + offset for line in made.lines),
-    )
+        return made
+    # What stays in the first pass may be free in the second: then it is done now, so that twice is once.
+    for _ in range(_PASSES if made.left else 0):
+        origins = made.lines
+        again = _rewrite(made.source, filename, partial(_among, origins, only_lines))
+        if isinstance(again, Declined) or not again.constructs:
+            break
+        later = [replace(item, line=origins[item.line - 1]) for item in again.constructs]
+        made = RewrittenFlow(
+            source=again.source,
+            constructs=(*made.constructs, *later),
+            left=tuple(Left(line=origins[item.line - 1], why=item.why) for item in again.left),
+            lines=tuple(origins[line - 1] for line in again.lines),
+        )
+    return replace(made, constructs=tuple(sorted(set(made.constructs), key=lambda item: (item.line, item.kind))))
 
 
-def _among(origins: Sequence[int] | None, offset: int, only_lines: Collection[int] | None, line: int) -> bool:
-    original = line if origins is None else origins[line - 1]
-    return only_lines is None or original + offset in only_lines
+def _among(origins: Sequence[int] | None, only_lines: Collection[int] | None, line: int) -> bool:
+    return only_lines is None or (line if origins is None else origins[line - 1]) in only_lines
 
 
 def _rewrite(source: str, filename: str, wanted: Callable[[int], bool]) -> RewrittenFlow | Declined:
@@ -128,20 +116,7 @@ def _rewrite(source: str, filename: str, wanted: Callable[[int], bool]) -> Rewri
             return Declined(why=left[0].why, line=left[0].line)
         return RewrittenFlow(source=source, constructs=(), left=(), lines=tuple(range(1, source.count("\n") + 2)))
     if FLOW_IMPORT not in source:
-        lowered = _with_import(lowered)
+        lowered = with_import(lowered, FLOW_IMPORT)
     text, lines = without_markers(lowered.code)
     constructs = tuple(Construct(kind=kind, line=line) for kind, line in set(lowerer.found))
     return RewrittenFlow(source=text, constructs=constructs, left=tuple(left), lines=lines)
-
-
-def _with_import(module: cst.Module) -> cst.Module:
-    """The import of `_flow`, behind a docstring and `from __future__` imports."""
-    position = 0
-    for index, statement in enumerate(module.body):
-        small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-        docstring = index == 0 and isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString)
-        future = isinstance(small, cst.ImportFrom) and getattr(small.module, "value", None) == "__future__"
-        if docstring or future:
-            position = index + 1
-    imported = cst.parse_statement(FLOW_IMPORT)
-    return module.with_changes(body=[*module.body[:position], imported, *module.body[position:]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
@@ -14,25 +14,24 @@ from .facts.names import Exits, exposed, uses_of
 from .facts.safety import Leave, places_of, refuse_unsafe, with_memory
 from .guards import is_guard
 from .lines import lines_of, marker
-from .tree import contains
+from .tree import Statements, contains
 
 if TYPE_CHECKING:
     from .context import Context
     from .rewriter import Rewriter
 
-__all__ = ["as_block", "global_names", "lower_block_statement", "places_argument", "unbound_checks"]
 
-Statements = list[Any]
-
-
-def as_block(suite: Any, lines: tuple[int, int]) -> Statements:
+def as_block(suite: cst.BaseSuite, lines: tuple[int, int]) -> Statements:
     """The statements of a suite; those of a one-line suite as a line of their own."""
     if isinstance(suite, cst.SimpleStatementSuite):
         return [cst.SimpleStatementLine(list(suite.body), leading_lines=[marker(*lines)])]
+    assert isinstance(suite, cst.IndentedBlock)
     return list(suite.body)
 
 
-def lower_block_statement(lowerer: Rewriter, node: object, context: Context, needs: frozenset[Jump]) -> Statements:
+def lower_block_statement(
+    lowerer: Rewriter, node: cst.BaseStatement, context: Context, needs: frozenset[Jump]
+) -> Statements:
     """A compound statement whose jumps `context` provides for."""
     lines = lines_of(node) or (1, 1)
     if isinstance(node, cst.If):
@@ -56,33 +55,32 @@ def lower_block_statement(lowerer: Rewriter, node: object, context: Context, nee
     return [node]
 
 
-def _try(lowerer: Rewriter, node: Any, context: Context) -> object:
+def _try(lowerer: Rewriter, node: cst.Try | cst.TryStar, context: Context) -> cst.BaseStatement:
     """Blocks of a `try` may end anywhere, so everything that the function reads counts as read after them."""
     reads = frozenset(uses_of(node).reads) | context.live
     inner = replace(context, live=reads, tail=False, iteration_tail=False)
     lines = lines_of(node) or (1, 1)
 
-    def changed(part: Any) -> Any:
-        made = lowerer.block(as_block(part.body, lines), inner)
-        return part.with_changes(body=block_of(part.body, made))
+    def lowered(suite: cst.BaseSuite) -> cst.IndentedBlock:
+        return block_of(suite, lowerer.block(as_block(suite, lines), inner))
 
-    return changed(node).with_changes(
-        handlers=[changed(item) for item in node.handlers],
-        orelse=changed(node.orelse) if node.orelse is not None else None,
-        finalbody=changed(node.finalbody) if node.finalbody is not None else None,
+    last = {name: part for name in ("orelse", "finalbody") if (part := getattr(node, name)) is not None}
+    return node.with_changes(
+        body=lowered(node.body),
+        handlers=[handler.with_changes(body=lowered(handler.body)) for handler in node.handlers],
+        **{name: part.with_changes(body=lowered(part.body)) for name, part in last.items()},
     )
 
 
-def _plain_loop(lowerer: Rewriter, node: Any, context: Context) -> object:
+def _plain_loop(lowerer: Rewriter, node: cst.For | cst.While, context: Context) -> cst.BaseStatement:
     lines = lines_of(node) or (1, 1)
     # Over-approximates what the next iteration and the code behind the loop read.
     around = exposed([node], context.live, context.exits) | context.live
-    targets = frozenset(uses_of(node).stores) if isinstance(node, cst.For) else frozenset()
-    bound = context.bound | (frozenset(uses_of(cst.AssignTarget(node.target)).stores) if targets else frozenset())
+    targets = uses_of(cst.AssignTarget(node.target)).stores if isinstance(node, cst.For) else ()
     inner = replace(
         context,
         live=around,
-        bound=bound,
+        bound=context.bound | frozenset(targets),
         exits=Exits(on_break=context.live, on_continue=around),
         tail=False,
         iteration_tail=False,
@@ -102,7 +100,7 @@ def _plain_loop(lowerer: Rewriter, node: Any, context: Context) -> object:
 def _plain_if(lowerer: Rewriter, node: cst.If, context: Context) -> cst.If:
     lines = lines_of(node) or (1, 1)
     body = block_of(node.body, lowerer.block(as_block(node.body, lines), context))
-    orelse: Any = node.orelse
+    orelse = node.orelse
     if isinstance(orelse, cst.If):
         made = lowerer.block([orelse], context)
         only = made[0] if len(made) == 1 else None
@@ -135,7 +133,7 @@ def _selected_if(lowerer: Rewriter, node: cst.If, context: Context, needs: froze
     return _with_comments(node, made.emit(test, stem, suites, returning=returning))
 
 
-def _with_comments(node: Any, statements: Statements) -> Statements:
+def _with_comments(node: cst.If, statements: Statements) -> Statements:
     """The comments above the construct, above the first statement that it becomes."""
     first = statements[0]
     return [first.with_changes(leading_lines=node.leading_lines), *statements[1:]]
@@ -162,10 +160,12 @@ class _Branch:
         self._assigned = [*names, *(flag for flag in flags if flag not in names)]
         bound = frozenset() if self._module else frozenset(self._assigned)
         self._places = places_of([*arms[0], *arms[1]], bound, line, line)
-        self._arms: list[Statements] = [list(with_memory(arm, bound)) for arm in arms]
+        self._arms = [with_memory(arm, bound) for arm in arms]
         self._flags = flags
 
-    def emit(self, test: object, stem: str, suites: list[Any], *, returning: bool) -> Statements:
+    def emit(
+        self, test: cst.BaseExpression, stem: str, suites: Sequence[cst.BaseSuite | None], *, returning: bool
+    ) -> Statements:
         """The functions, the call, and what becomes of names that it may leave unbound."""
         context, lines = self._context, self._lines
         read = [exposed(arm, frozenset(), Exits(through=True)) for arm in self._arms]
@@ -199,7 +199,7 @@ class _Branch:
             functions.append(cst.Name(name))
             made.append(function(name, operands, block_of(suite, [*prelude, *body]), lines))
         given = [item if item in known else f"_flow.maybe(lambda: {item})" for item in operands]
-        arguments: list[Any] = [test, *functions]
+        arguments: list[cst.BaseExpression | str] = [test, *functions]
         places = places_argument(self._assigned if self._module else [], self._places.arguments())
         if operands or places:
             arguments.append(tuple_of(given))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import libcst as cst
 
 from .facts.plain import FLOW
 from .lines import marker
-
-__all__ = ["assign", "block_of", "call", "expression", "flow", "function", "lambda_of", "statement", "tuple_of"]
 
 
 def flow(name: str) -> cst.Attribute:
@@ -28,10 +25,11 @@ def call(name: str, *arguments: cst.BaseExpression | str) -> cst.Call:
 
 
 def lambda_of(body: cst.BaseExpression, parameters: Sequence[str] = ()) -> cst.Lambda:
-    whitespace: dict[str, Any] = {}
-    if parameters:
-        whitespace["whitespace_after_lambda"] = cst.SimpleWhitespace(" ")
-    return cst.Lambda(cst.Parameters([cst.Param(cst.Name(name)) for name in parameters]), body, **whitespace)
+    return cst.Lambda(
+        cst.Parameters([cst.Param(cst.Name(name)) for name in parameters]),
+        body,
+        whitespace_after_lambda=cst.SimpleWhitespace(" ") if parameters else cst.MaybeSentinel.DEFAULT,
+    )
 
 
 def tuple_of(items: Iterable[str]) -> str:
@@ -40,22 +38,22 @@ def tuple_of(items: Iterable[str]) -> str:
     return "(" + ", ".join(listed) + ("," if len(listed) == 1 else "") + ")"
 
 
-def statement(code: str, lines: tuple[int, int]) -> object:
+def statement(code: str, lines: tuple[int, int]) -> cst.BaseStatement:
     """A generated statement of the construct on `lines`."""
-    parsed: Any = cst.parse_statement(code)
-    return parsed.with_changes(leading_lines=[marker(*lines)])
+    return cst.parse_statement(code).with_changes(leading_lines=[marker(*lines)])
 
 
 def assign(names: Sequence[str], value: cst.BaseExpression, lines: tuple[int, int]) -> cst.SimpleStatementLine:
     """`a, b = value`; only the value where there are no names."""
     small: cst.BaseSmallStatement = cst.Expr(value)
     if names:
-        target: Any = expression(", ".join(names))
+        target = expression(", ".join(names))
+        assert isinstance(target, cst.BaseAssignTargetExpression)
         small = cst.Assign([cst.AssignTarget(target)], value)
     return cst.SimpleStatementLine([small], leading_lines=[marker(*lines)])
 
 
-def block_of(suite: cst.BaseSuite | None, statements: Sequence[Any]) -> cst.IndentedBlock:
+def block_of(suite: cst.BaseSuite | None, statements: Sequence[cst.BaseStatement]) -> cst.IndentedBlock:
     """A block with these statements, and the comments of `suite`."""
     body = list(statements) or [cst.SimpleStatementLine([cst.Pass()])]
     if isinstance(suite, cst.IndentedBlock):

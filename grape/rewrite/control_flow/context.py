@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from .facts.jumps import Jump
 from .facts.names import Exits
 
-__all__ = ["Context", "Scope"]
-
 
 @dataclass(frozen=True)
 class Scope:

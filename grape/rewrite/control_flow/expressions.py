@@ -10,8 +10,6 @@ from .build import call, lambda_of
 from .facts.plain import is_plain
 from .tree import contains
 
-__all__ = ["rewrite_expressions"]
-
 _ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual, cst.Equal, cst.NotEqual)
 _STUCK = (cst.NamedExpr, cst.Await, cst.Yield)
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import libcst as cst
 
 from .build import block_of, call, expression
 from .facts.jumps import always_jumps
-from .facts.plain import is_flow_call
+from .facts.names import Statement
+from .facts.plain import flow_call
 from .lines import marker
-
-__all__ = ["arms_of", "flags_set", "guard", "is_guard", "rest_moved", "small_statements"]
-
-Statements = list[Any]
+from .tree import Statements
 
 
 def is_guard(node: cst.If) -> bool:
     """True where this is no `if` of the person's, but the rest of a block under a flag."""
-    test = node.test
-    return is_flow_call(test) and isinstance(test, cst.Call) and bool(test.func.attr.value == "negate")  # type: ignore[attr-defined]
+    return flow_call(node.test) == "negate"
 
 
 def guard(flags: Sequence[str], body: Statements, orelse: Statements, lines: tuple[int, int]) -> cst.If:
@@ -36,19 +32,13 @@ def guard(flags: Sequence[str], body: Statements, orelse: Statements, lines: tup
     )
 
 
-def flags_set(code: str, lines: tuple[int, int]) -> cst.SimpleStatementLine:
-    parsed = cst.parse_statement(code)
-    assert isinstance(parsed, cst.SimpleStatementLine)
-    return parsed.with_changes(leading_lines=[marker(*lines)])
-
-
 def small_statements(code: str) -> list[cst.BaseSmallStatement]:
     parsed = cst.parse_statement(code)
     assert isinstance(parsed, cst.SimpleStatementLine)
     return list(parsed.body)
 
 
-def arms_of(node: cst.If) -> list[Sequence[Any]]:
+def arms_of(node: cst.If) -> list[Sequence[Statement]]:
     if node.orelse is None:
         return [node.body.body]
     other = [node.orelse] if isinstance(node.orelse, cst.If) else node.orelse.body.body
@@ -71,8 +61,9 @@ def rest_moved(node: cst.If, rest: Statements) -> tuple[cst.If, Statements]:
     return (node, []) if ends and other_ends else (node, rest)
 
 
-def _as_lines(statements: Sequence[Any]) -> Statements:
+def _as_lines(statements: Sequence[Statement]) -> Statements:
     """Small statements of a one-line suite, as a line of their own."""
-    if statements and isinstance(statements[0], cst.BaseSmallStatement):
-        return [cst.SimpleStatementLine(list(statements))]
-    return list(statements)
+    small = [item for item in statements if isinstance(item, cst.BaseSmallStatement)]
+    if small:
+        return [cst.SimpleStatementLine(small)]
+    return [item for item in statements if isinstance(item, cst.BaseStatement)]

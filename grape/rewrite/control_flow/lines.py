@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
-
-__all__ = ["line_of", "lines_of", "marked", "marker", "without_markers"]
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 _MARK = "#\u2063grape-line"
 _MARKED = (cst.SimpleStatementLine, cst.BaseCompoundStatement, cst.Else)
@@ -21,19 +18,18 @@ def marker(first: int, last: int) -> cst.EmptyLine:
 def marked(source: str) -> cst.Module:
     """The module of `source`, every statement with its first line and the last line of its head."""
     wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
-    positions: object = wrapper.resolve(PositionProvider)
-    visited: Any = wrapper.module.visit(_Mark(positions))
-    return visited  # type: ignore[no-any-return]
+    return wrapper.module.visit(_Mark(wrapper.resolve(PositionProvider)))
 
 
 class _Mark(cst.CSTTransformer):
-    def __init__(self, positions: Any) -> None:
+    def __init__(self, positions: Mapping[cst.CSTNode, CodeRange]) -> None:
+        super().__init__()
         self._positions = positions
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         return not isinstance(node, (cst.SimpleStatementLine, cst.BaseExpression))  # they hold no statements
 
-    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+    def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> cst.CSTNodeT:
         if isinstance(original_node, _MARKED):
             place = self._positions[original_node]
             last = place.end.line
@@ -41,7 +37,7 @@ class _Mark(cst.CSTTransformer):
             if isinstance(body, cst.BaseSuite) and body.body:
                 last = max(place.start.line, self._positions[body.body[0]].start.line - 1)
             # After the person's own comments, so that those stay above the first generated line.
-            lines = (*updated_node.leading_lines, marker(place.start.line, last))
+            lines = (*original_node.leading_lines, marker(place.start.line, last))
             return updated_node.with_changes(leading_lines=lines)
         return updated_node
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
@@ -15,20 +15,17 @@ from .facts.names import Exits, exposed, uses_of
 from .facts.safety import Leave, places_of, refuse_unsafe, with_memory
 from .guards import guard
 from .lines import lines_of
-from .tree import contains
+from .tree import Statements, contains
 
 if TYPE_CHECKING:
     from .context import Context
     from .rewriter import Rewriter
 
-__all__ = ["lower_loop"]
-
-Statements = list[Any]
 _SEQUENCE_WRAPPERS = ("enumerate", "reversed", "zip")
 
 
 def lower_loop(
-    lowerer: Rewriter, node: Any, rest: Statements, context: Context
+    lowerer: Rewriter, node: cst.For | cst.While, rest: Statements, context: Context
 ) -> tuple[Statements, Statements, frozenset[str]]:
     """The lowered loop, what is still to do after it (its `else`, guarded), and the names bound by then."""
     lines = lines_of(node) or (1, 1)
@@ -83,8 +80,7 @@ def _for(
     lowerer.found.append(("for", lines[0]))
     inner = replace(inner, bound=inner.bound | set(targets))
     if inner.stop is None:
-        made = lowerer.block(body, inner)
-        return [node.with_changes(body=block_of(node.body, made), orelse=None)]
+        return [node.with_changes(body=block_of(node.body, lowerer.block(body, inner)), orelse=None)]
     names: list[str] = []
 
     def fresh() -> str:
@@ -95,7 +91,7 @@ def _for(
     step = lowerer.block([guard([inner.stop], body, [], lines)], inner)
     ended = statement(f"if _flow.ended({', '.join([inner.stop, *names])}):\n    break", lines)
     loop = node.with_changes(iter=iterated, body=block_of(None, [*step, ended]), orelse=None)
-    made = [loop]
+    made: Statements = [loop]
     lost = [name for name in targets if inner.scope.module or name in live]
     if lost:
         made.append(statement(f"if _flow.lost({inner.stop}):\n    del {', '.join(lost)}", lines))
@@ -111,7 +107,7 @@ def _only_counts(node: cst.For, body: Statements, targets: Sequence[str], live: 
     return not set(targets) & (uses.reads | uses.stores.keys() | live)
 
 
-def _named_items(iterated: Any, fresh: Callable[[], str]) -> object:
+def _named_items(iterated: cst.BaseExpression, fresh: Callable[[], str]) -> cst.BaseExpression:
     """`(name := iterable)`, inside of `enumerate`, `reversed` and `zip`, whose own items cannot be looked at."""
     if (
         isinstance(iterated, cst.Call)
@@ -163,7 +159,7 @@ class _Carried:
     def __init__(
         self,
         lowerer: Rewriter,
-        node: Any,
+        node: cst.For | cst.While,
         body: Statements,
         inner: Context,
         live: frozenset[str],
@@ -187,7 +183,7 @@ class _Carried:
         self.doubtful = [name for name in self.carried if name not in self._known]
         self._lowerer, self._node, self._body, self._inner, self._live = lowerer, node, body, inner, live
 
-    def emit(self, make: Callable[[str], tuple[str, list[object], list[object]]]) -> Statements:
+    def emit(self, make: Callable[[str], tuple[str, list[cst.BaseExpression], list[str]]]) -> Statements:
         """The function, the call, and checks of names that may be unbound after it.
 
         `make` is told the function's name; it gives the name in `_flow`, and the arguments before and after the state.
@@ -195,7 +191,7 @@ class _Carried:
         lines, inner, carried, flags = self._lines, self._inner, self.carried, self._flags
         prelude = unbound_checks(self.doubtful, lines)
         entry = replace(inner, bound=((inner.bound - set(self._assigned)) | set(carried)) - set(self.doubtful))
-        body = list(with_memory(self._body, self._names))
+        body = with_memory(self._body, self._names)
         end = self._lowerer.bound_at_end(body, entry) | set(flags)
         made = self._lowerer.block(body, entry)
         if self._module:
@@ -207,11 +203,11 @@ class _Carried:
         given = [item if item in self._known else f"_flow.maybe(lambda: {item})" for item in carried]
         wanted = ["True" if item in self._live or item in flags else "False" for item in carried]
         called, before, after = make(name)
-        arguments: list[Any] = [*before, tuple_of(given), tuple_of(wanted), *after]
+        arguments: list[cst.BaseExpression | str] = [*before, tuple_of(given), tuple_of(wanted), *after]
         listed = places_argument(self._assigned if self._module else [], self._places.arguments())
         if listed:
             arguments.append(listed)
-        statements = [
+        statements: Statements = [
             function(name, carried, block_of(self._node.body, [*prelude, *made]), lines),
             assign(carried, call(called, *arguments), lines),
         ]

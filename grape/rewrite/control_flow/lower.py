@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import libcst as cst
 
@@ -24,17 +23,13 @@ from .facts.names import bound_after, exposed
 from .facts.scopes import is_compiled, own_names, plain_names, shared_names
 from .guards import rest_moved
 from .rewriter import Rewriter
-from .tree import descendants
-
-__all__ = ["Lowerer"]
-
-Statements = list[Any]
+from .tree import Statements, descendants
 
 
 class Lowerer(Rewriter):
     """Lowers statements in their order."""
 
-    def block(self, statements: Sequence[object], context: Context) -> Statements:
+    def block(self, statements: Sequence[cst.BaseStatement], context: Context) -> Statements:
         made: Statements = []
         rest = list(statements)
         while rest:
@@ -53,7 +48,9 @@ class Lowerer(Rewriter):
             context = replace(context, bound=bound_after([statement], context.bound))
         return made
 
-    def _compound(self, node: Any, rest: Statements, context: Context) -> tuple[Statements, Statements, frozenset[str]]:
+    def _compound(
+        self, node: cst.BaseStatement, rest: Statements, context: Context
+    ) -> tuple[Statements, Statements, frozenset[str]]:
         """The lowered statement, what is still to do after it, and the names bound by then."""
         needs = self.needs(node, context)
         if needs and isinstance(node, cst.If):
@@ -78,16 +75,15 @@ class Lowerer(Rewriter):
         """True where nothing is left to skip after these jumps."""
         if rest:
             return False
-        by_tail = (not needs & {"return"} or context.tail or context.result is not None) and (
+        return (not needs & {"return"} or context.tail or context.result is not None) and (
             not needs & {"continue"} or context.iteration_tail or context.skip is not None
         )
-        return by_tail
 
     # -- scopes ------------------------------------------------------------------------------------------------------
 
-    def definition(self, node: Any) -> object:
+    def definition(self, node: cst.FunctionDef | cst.ClassDef) -> cst.BaseStatement:
         """A function or class, with what is inside rewritten."""
-        if isinstance(node.body, cst.SimpleStatementSuite) or is_compiled(node):
+        if not isinstance(node.body, cst.IndentedBlock) or is_compiled(node):
             return node
         if isinstance(node, cst.ClassDef):
             body = [

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 import libcst as cst
 
-from .build import call
+from .build import call, statement
 from .context import Context, Scope
 from .expressions import rewrite_expressions
 from .facts.jumps import Jump
-from .facts.plain import is_flow_call, is_plain
+from .facts.plain import flow_call, is_plain
 from .facts.safety import Leave
-from .guards import flags_set, guard, small_statements
+from .guards import guard, small_statements
 from .lines import line_of, lines_of
 from .selection import Selection
-
-__all__ = ["Rewriter"]
-
-Statements = list[Any]
+from .tree import Statements
 
 
 class Rewriter(Selection):
@@ -33,12 +29,12 @@ class Rewriter(Selection):
         self.left: list[tuple[str, int, str]] = []
         self._globals: frozenset[str] = frozenset()
 
-    def block(self, statements: Sequence[object], context: Context) -> Statements:
+    def block(self, statements: Sequence[cst.BaseStatement], context: Context) -> Statements:
         """The statements with what is in them lowered; `Lowerer` does it."""
         raise NotImplementedError
 
     def with_flags(
-        self, node: object, needs: frozenset[Jump], rest: Statements, context: Context
+        self, node: cst.BaseStatement, needs: frozenset[Jump], rest: Statements, context: Context
     ) -> tuple[Statements, Context, Statements]:
         """Flags for the jumps out of `node`: their initialization, the context for `node`, and `rest` guarded."""
         lines = lines_of(node) or (1, 1)
@@ -50,10 +46,10 @@ class Rewriter(Selection):
                 raise Leave(lines[0], lines[0], "a return out of a construct that Grape cannot split")
             result = (self.name("_return", lines[0]), self.name("_value", lines[0]))
             inner = replace(inner, result=result)
-            before += [flags_set(f"{result[0]}, {result[1]} = False, _flow.NOTHING", lines)]
+            before += [statement(f"{result[0]}, {result[1]} = False, _flow.NOTHING", lines)]
         if "continue" in needs and context.skip is None:
             inner = replace(inner, skip=self.name("_continue", lines[0]))
-            before += [flags_set(f"{inner.skip} = False", lines)]
+            before += [statement(f"{inner.skip} = False", lines)]
         if "break" in needs and context.stop is None:
             raise Leave(lines[0], lines[0], "a break out of a construct that Grape cannot split")
         self.blame(lines[0], node, context.scope)
@@ -64,7 +60,7 @@ class Rewriter(Selection):
             tests.append(inner.result[0])
         if inner.skip is not None and "continue" in needs:
             tests.append(inner.skip)
-        orelse = [flags_set(f"return {inner.result[1]}", lines)] if returns_here and inner.result else []
+        orelse = [statement(f"return {inner.result[1]}", lines)] if returns_here and inner.result else []
         if rest or orelse:
             rest = [guard(tests, rest, orelse, lines)]
         return before, inner, rest
@@ -72,7 +68,8 @@ class Rewriter(Selection):
     def simple(self, line: cst.SimpleStatementLine, context: Context) -> Statements:
         """A line of small statements: decisions inside expressions, and jumps."""
         if self.wants(line):
-            visited: Any = self.expressions(line, line, context.scope)
+            visited = self.expressions(line, line, context.scope)
+            assert isinstance(visited, cst.SimpleStatementLine)
             line = visited.with_changes(body=[self._checked(item, line, context) for item in visited.body])
         last = line.body[-1]
         replaced = self._jump(last, context)
@@ -94,18 +91,16 @@ class Rewriter(Selection):
             return [*made, cst.Assign([target], small.value or cst.Name("None"))]
         return None
 
-    def _checked(self, small: object, line: object, context: Context) -> object:
-        if not isinstance(small, cst.Assert) or is_plain(small.test, context.scope.plain):
-            if not (isinstance(small, cst.Assert) and is_flow_call(small.test)):
-                return small
-            assert isinstance(small.test, cst.Call) and isinstance(small.test.func, cst.Attribute)
-            if small.test.func.attr.value == "check":
-                return small
+    def _checked(self, small: cst.BaseSmallStatement, line: object, context: Context) -> cst.BaseSmallStatement:
+        if not isinstance(small, cst.Assert):
+            return small
+        if is_plain(small.test, context.scope.plain) and flow_call(small.test) in ("", "check"):
+            return small
         self.found.append(("assert", line_of(line)))
         text = [small.msg] if isinstance(small.msg, cst.SimpleString) else []
         return small.with_changes(test=call("check", small.test, *text))
 
-    def expressions(self, node: Any, statement: object, scope: Scope) -> object:
+    def expressions(self, node: cst.CSTNode, statement: object, scope: Scope) -> cst.CSTNode:
         line = line_of(statement)
         return rewrite_expressions(
             node,
@@ -114,9 +109,11 @@ class Rewriter(Selection):
             lambda construct, why: self.left.append((construct, line, why)),
         )
 
-    def head(self, node: cst.BaseExpression, statement: object, context: Context) -> Any:
+    def head(self, node: cst.BaseExpression, statement: object, context: Context) -> cst.BaseExpression:
         """The expression in the head of a compound statement."""
-        return self.expressions(node, statement, context.scope) if self.wants(statement) else node
+        made = self.expressions(node, statement, context.scope) if self.wants(statement) else node
+        assert isinstance(made, cst.BaseExpression)
+        return made
 
     def name(self, stem: str, line: int) -> str:
         """A name that the person does not use."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import libcst as cst
 
 from .context import Context, Scope
-from .facts.jumps import NONE, Jump, jumps, returns_of
+from .facts.jumps import NONE, RETURN, Jump, jumps
 from .facts.names import bound_after
 from .facts.plain import is_plain
 from .guards import arms_of, is_guard
 from .lines import line_of, lines_of
-from .tree import descendants
-
-__all__ = ["Selection"]
+from .tree import Statements, descendants
 
 
 class Selection:
@@ -46,11 +43,11 @@ class Selection:
                 return jumps(node)
             return self._any(arms_of(node), scope)
         if isinstance(node, (cst.For, cst.While)):
-            return returns_of(self.crosses_inside(node, scope)) | self._any(
+            return (self.crosses_inside(node, scope) & RETURN) | self._any(
                 [node.orelse.body.body] if node.orelse is not None else [], scope
             )
         if isinstance(node, (cst.With, cst.Try, cst.TryStar)):
-            return self._any([part.body.body for part in _parts(node)], scope)
+            return self._any([block.body for block in _blocks(node)], scope)
         return frozenset()
 
     def crosses_inside(self, loop: cst.For | cst.While, scope: Scope) -> frozenset[Jump]:
@@ -66,10 +63,10 @@ class Selection:
             return True
         return context.result is not None and "return" in jumps(*loop.body.body)
 
-    def needs(self, node: Any, context: Context) -> frozenset[Jump]:
+    def needs(self, node: cst.CSTNode, context: Context) -> frozenset[Jump]:
         """The jumps out of `node` that cannot stay jumps in `context`."""
         if isinstance(node, (cst.For, cst.While)):
-            inside = returns_of(jumps(*node.body.body)) if self.converted(node, context) else NONE
+            inside = jumps(*node.body.body) & RETURN if self.converted(node, context) else NONE
             orelse = node.orelse
             if orelse is None:
                 return inside
@@ -77,7 +74,7 @@ class Selection:
             return inside | outer
         return self.crosses(node, context.scope) | (jumps(node) & context.flagged())
 
-    def bound_at_end(self, statements: Sequence[Any], context: Context) -> frozenset[str]:
+    def bound_at_end(self, statements: Statements, context: Context) -> frozenset[str]:
         """The names certainly bound where the function made of these statements ends."""
         bound = context.bound
         for statement in statements:
@@ -87,7 +84,7 @@ class Selection:
             bound = bound_after([statement], bound)
         return bound
 
-    def blame(self, line: int, node: Any, scope: Scope) -> None:
+    def blame(self, line: int, node: cst.CSTNode, scope: Scope) -> None:
         """The constructs that are left as they are if what `node` on `line` needs is refused."""
         found = self.culprits.setdefault(line, set())
         for item in descendants(node):
@@ -101,8 +98,8 @@ class Selection:
                 }
 
 
-def _parts(node: Any) -> list[Any]:
-    """The parts of a `with` or `try` that have blocks."""
+def _blocks(node: cst.With | cst.Try | cst.TryStar) -> list[cst.BaseSuite]:
     if isinstance(node, cst.With):
-        return [node]
-    return [part for part in (node, *node.handlers, node.orelse, node.finalbody) if part is not None]
+        return [node.body]
+    last = [part.body for part in (node.orelse, node.finalbody) if part is not None]
+    return [node.body, *(handler.body for handler in node.handlers), *last]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache, lru_cache
-from typing import Any
 
 import libcst as cst
 
-__all__ = ["children", "contains", "descendants"]
+Statements = list[cst.BaseStatement]
 
 _LAYOUT = (
     cst.BaseParenthesizableWhitespace,
@@ -32,7 +31,7 @@ def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
 
 
 @cache
-def _is_code_type(kind: Any) -> bool:
+def _is_code_type(kind: type[object]) -> bool:
     # Asked once a type: the layout classes are abstract ones, for which isinstance is slow.
     return issubclass(kind, cst.CSTNode) and not issubclass(kind, _LAYOUT)
 

@@ -11,10 +11,8 @@ from __future__ import annotations
 import libcst as cst
 
 from ...model import Finding
-from ..code import Code, descendants, importing_torch
+from ..code import Code, descendants, importing_torch, under
 from ..result import Declined
-
-__all__ = ["fix"]
 
 _KERNELS = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
 _CHOSEN = frozenset(
@@ -35,13 +33,7 @@ def fix(code: Code, finding: Finding) -> str | Declined:
     if any(isinstance(node, (cst.Yield, cst.Await)) for node in descendants(statement)):
         return Declined(why="it waits, and other code runs meanwhile", line=line)
     kernels = ", ".join(f"torch.nn.attention.SDPBackend.{name}" for name in _KERNELS)
-    under = cst.parse_expression(f"torch.nn.attention.sdpa_kernel([{kernels}])")
-
-    def wrapped(inner: cst.BaseStatement) -> list[cst.BaseStatement]:
-        lines = list(getattr(inner, "leading_lines", ()))
-        bare = inner.with_changes(leading_lines=[])
-        return [cst.With(items=[cst.WithItem(under)], body=cst.IndentedBlock(body=[bare]), leading_lines=lines)]
-
+    wrapped = under(f"torch.nn.attention.sdpa_kernel([{kernels}])")
     return importing_torch(code, code.replaced({statement: wrapped}))
 
 

@@ -7,8 +7,6 @@ from ..code import Code
 from ..control_flow import RewrittenFlow, rewrite_control_flow
 from ..result import Declined
 
-__all__ = ["fix"]
-
 
 def fix(code: Code, finding: Finding) -> str | Declined:
     assert finding.at is not None

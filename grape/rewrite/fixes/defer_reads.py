@@ -22,8 +22,6 @@ from ..host_reads import CASTS, Read, kept_copy, on_device, sees
 from ..result import Declined
 from .summed_reads import added
 
-__all__ = ["fix"]
-
 _METHODS = ("item", "tolist")
 _SHOWS = ("print", "display", "format", "str", "repr")
 _MODES = ("no_grad", "inference_mode", "enable_grad", "set_grad_enabled", "autocast")

@@ -17,11 +17,9 @@ import libcst as cst
 
 from ...model import Finding
 from ..arguments import with_keyword
-from ..code import Code, Loop
+from ..code import Code, Loop, beside
 from ..effects import call_name, moved_out_of, only_statement
 from ..result import Declined
-
-__all__ = ["fix"]
 
 _OWN_CACHE = ("cache_implementation", "past_key_values", "use_cache", "assistant_model", "prompt_lookup_num_tokens")
 _INPUTS = ("input", "batch", "enc", "tok", "prompt")
@@ -123,9 +121,4 @@ def _collected(code: Code, name: str, small: cst.Assign, call: cst.Call, second:
     config = code.module.config_for_parsing
     before = cst.parse_statement(f"{parts} = [{name}]", config)
     after = cst.SimpleStatementLine([small.with_changes(value=whole, semicolon=cst.MaybeSentinel.DEFAULT)])
-
-    def around(statement: Loop) -> list[cst.BaseStatement]:
-        first = before.with_changes(leading_lines=statement.leading_lines)
-        return [first, statement.with_changes(leading_lines=[]), after]
-
-    return code.replaced({small: cst.Expr(append), loop: around})
+    return code.replaced({small: cst.Expr(append), loop: beside(before, [after])})

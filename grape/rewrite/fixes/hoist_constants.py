@@ -18,11 +18,9 @@ import libcst as cst
 
 from ...model import Finding
 from ..code import Code, Loop, descendants, dotted
-from ..effects import CONSTANTS, call_name, only_statement
+from ..effects import CONSTANTS, call_name, only_statement, value_of
 from ..result import Declined
 from . import masked_writes
-
-__all__ = ["fix"]
 
 _MAKERS = frozenset(
     f"torch.{name}" for name in ("tensor", "scalar_tensor", "zeros", "ones", "full", "arange", "linspace", "eye")
@@ -161,9 +159,7 @@ def _is_value_literal(code: Code, value: cst.BaseExpression) -> bool:
     if isinstance(value, cst.Call):
         return call_name(value) == "float" and all(isinstance(arg.value, cst.SimpleString) for arg in value.args)
     if isinstance(value, cst.Name) and value.value not in ("True", "False"):
-        stores = [use for use in code.uses(value.value) if code.is_stored(use)]
-        statement = only_statement(code.statement(stores[0])) if len(stores) == 1 else None
-        bound = statement.value if isinstance(statement, cst.Assign) else None
+        bound = value_of(code, value.value)
         return isinstance(bound, (cst.Integer, cst.Float)) and not code.is_shared(value.value, None)
     return isinstance(value, (*CONSTANTS, cst.Name)) or dotted(value) in ("math.pi", "math.inf", "torch.inf")
 

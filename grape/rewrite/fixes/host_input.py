@@ -20,8 +20,6 @@ from .pinned_input import fix as pinned
 from .pinned_input import is_move
 from .prefetched_input import prefetched
 
-__all__ = ["fix"]
-
 _MADE = frozenset(
     {"tensor", "zeros", "ones", "full", "empty", "arange", "rand", "randn", "randint", "randperm", "linspace", "eye"}
 )

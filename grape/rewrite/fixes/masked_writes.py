@@ -19,8 +19,6 @@ from ..code import Code, importing_torch, same
 from ..effects import call_name, calls, only_statement
 from ..result import Declined
 
-__all__ = ["fix"]
-
 _HALF, _WIDE = 65504.0, 3e38
 _WIDE_TYPES = {"float32", "float64", "bfloat16"}
 _TESTS = ("isnan", "isinf", "isfinite", "isneginf", "isposinf")
@@ -33,8 +31,7 @@ def fix(code: Code, finding: Finding) -> str | Declined:
     line = finding.at.line
     for statement in code.on_line(line, cst.SimpleStatementLine):
         small = only_statement(statement)
-        target = small.targets[0].target if isinstance(small, cst.Assign) and len(small.targets) == 1 else None
-        if isinstance(small, cst.Assign) and isinstance(target, cst.Subscript):
+        if isinstance(small, cst.Assign) and (target := _item(small)) is not None:
             return _write(code, finding, small, target)
         if isinstance(small, cst.AugAssign) and isinstance(small.target, cst.Subscript):
             return Declined(why="write it as two steps: the new values, then `torch.where`", line=line)
@@ -48,10 +45,15 @@ def filled(code: Code, finding: Finding) -> str | Declined | None:
     assert finding.at is not None
     for statement in code.on_line(finding.at.line, cst.SimpleStatementLine):
         small = only_statement(statement)
-        target = small.targets[0].target if isinstance(small, cst.Assign) and len(small.targets) == 1 else None
-        if isinstance(small, cst.Assign) and isinstance(target, cst.Subscript) and _is_number(small.value):
+        if isinstance(small, cst.Assign) and _is_number(small.value) and (target := _item(small)) is not None:
             return _write(code, finding, small, target)
     return None
+
+
+def _item(small: cst.Assign) -> cst.Subscript | None:
+    """The item that a statement writes, where it writes nothing else."""
+    target = small.targets[0].target if len(small.targets) == 1 else None
+    return target if isinstance(target, cst.Subscript) else None
 
 
 def _write(code: Code, finding: Finding, small: cst.Assign, target: cst.Subscript) -> str | Declined:

@@ -16,11 +16,9 @@ import re
 import libcst as cst
 
 from ...model import Finding
-from ..code import Code, Loop, descendants, importing_torch
+from ..code import Code, descendants, importing_torch, under
 from ..effects import call_name, calls, only_statement
 from ..result import Declined
-
-__all__ = ["fix"]
 
 _GRADIENTS = frozenset(
     re.findall(
@@ -123,13 +121,7 @@ def _wrapped(code: Code, block: cst.BaseStatement) -> str | Declined:
     mode = "torch.no_grad()" if _outlives(code, block) else "torch.inference_mode()"
     if isinstance(block, cst.SimpleStatementLine) and isinstance(only_statement(block), (cst.Return, type(None))):
         return Declined(why="several statements stand on the line, or it returns", line=code.line(block))
-
-    def inside(statement: cst.SimpleStatementLine | Loop) -> list[cst.BaseStatement]:
-        body = cst.IndentedBlock([statement.with_changes(leading_lines=[])])
-        item = cst.WithItem(cst.parse_expression(mode))
-        return [cst.With([item], body, leading_lines=statement.leading_lines)]
-
-    return importing_torch(code, code.replaced({block: inside}))
+    return importing_torch(code, code.replaced({block: under(mode)}))
 
 
 def _outlives(code: Code, block: cst.BaseStatement) -> bool:

@@ -18,8 +18,6 @@ from ..code import Code, importing_torch
 from ..effects import call_name, only_statement
 from ..result import Declined
 
-__all__ = ["fix", "is_move", "made_at"]
-
 
 def fix(code: Code, finding: Finding) -> str | Declined:
     assert finding.at is not None

@@ -20,8 +20,6 @@ from ..effects import call_name, only_statement
 from ..result import Declined
 from .pinned_input import is_move, made_at
 
-__all__ = ["prefetched"]
-
 _LEAVES = (cst.Break, cst.Continue, cst.Return, cst.Raise, cst.Yield, cst.Await)
 _CHOOSES = frozenset({"stream", "set_stream", "Stream", "set_device", "CUDAGraph", "graph"})
 

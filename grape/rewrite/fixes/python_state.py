@@ -14,8 +14,6 @@ from ...model import Finding
 from ..code import Code, descendants
 from ..result import Declined
 
-__all__ = ["fix"]
-
 _WRITES = ("append", "extend", "insert", "update", "add", "pop", "popleft", "clear", "remove", "setdefault")
 
 

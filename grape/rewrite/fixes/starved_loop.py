@@ -20,8 +20,6 @@ from ..effects import call_name
 from ..result import Declined
 from .pinned_input import made_at
 
-__all__ = ["fix"]
-
 _UNDERSTOOD = ("batch_size", "shuffle", "drop_last", "pin_memory", "generator", "num_workers")
 _HERE = "torch.utils.data."
 

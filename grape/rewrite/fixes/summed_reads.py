@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ..code import Code, Loop, descendants, edited
+from ..code import Code, Loop, beside, descendants, edited
 from ..effects import CONSTANTS, call_name, calls, moved_out_of
 from ..host_reads import Read, kept_copy, sees
 from ..result import Declined
-
-__all__ = ["added"]
 
 
 def added(code: Code, read: Read, small: cst.AugAssign, statement: cst.CSTNode, loops: list[Loop]) -> str | Declined:
@@ -51,12 +49,7 @@ def _summed_later(code: Code, read: Read, small: cst.AugAssign, loop: Loop, othe
     append = f"{parts}.append({f'({kept})' if others else kept})"
     after = cst.parse_statement(f"for {bound} in {parts}:\n    {code.text(later)}\n", code.module.config_for_parsing)
     before = cst.parse_statement(f"{parts} = []", code.module.config_for_parsing)
-
-    def around(statement: Loop) -> list[cst.BaseStatement]:
-        first = before.with_changes(leading_lines=statement.leading_lines)
-        return [first, statement.with_changes(leading_lines=[]), after]
-
-    return code.replaced({small: cst.Expr(cst.parse_expression(append)), loop: around})
+    return code.replaced({small: cst.Expr(cst.parse_expression(append)), loop: beside(before, [after])})
 
 
 def _factors(code: Code, read: Read, value: cst.BaseExpression) -> list[cst.BaseExpression] | Declined:

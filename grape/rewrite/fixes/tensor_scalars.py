@@ -13,11 +13,9 @@ from __future__ import annotations
 import libcst as cst
 
 from ...model import Finding
-from ..code import Code, importing_torch
-from ..effects import call_name, mutates, only_statement
+from ..code import Code, beside, importing_torch
+from ..effects import call_name, mutates, value_of
 from ..result import Declined
-
-__all__ = ["fix"]
 
 _MOST = 256
 _OPERATORS = (cst.Add, cst.Subtract, cst.Multiply)
@@ -99,11 +97,7 @@ def _count(code: Code, loop: cst.For) -> str | Declined:
     assert isinstance(loop.iter, cst.Call)
     args = loop.iter.args
     value = args[0].value if len(args) == 1 else None
-    literal = value
-    if isinstance(value, cst.Name):
-        stores = [use for use in code.uses(value.value) if code.is_stored(use)]
-        statement = only_statement(code.statement(stores[0])) if len(stores) == 1 else None
-        literal = statement.value if isinstance(statement, cst.Assign) else None
+    literal = value_of(code, value.value) if isinstance(value, cst.Name) else value
     if not isinstance(literal, cst.Integer) or value is None or int(literal.value.replace("_", ""), 0) > _MOST:
         why = f"the counter is not known to stay below {_MOST}, where each number is exact in every dtype"
         return Declined(why=why, line=code.line(loop))
@@ -161,9 +155,4 @@ def _rewritten(code: Code, call: cst.Call, position: int, loop: cst.For, count: 
     made = cst.parse_statement(f"{name} = torch.arange({count}, device={passed.value}.device)")
     counted = cst.parse_expression(f"{name}[{loop.target.value}]")
     args = [arg.with_changes(value=counted) if i == position else arg for i, arg in enumerate(call.args)]
-
-    def around(statement: cst.For) -> list[cst.BaseStatement]:
-        first = made.with_changes(leading_lines=statement.leading_lines)
-        return [first, statement.with_changes(leading_lines=[])]
-
-    return importing_torch(code, code.replaced({call: call.with_changes(args=args), loop: around}))
+    return importing_torch(code, code.replaced({call: call.with_changes(args=args), loop: beside(made)}))

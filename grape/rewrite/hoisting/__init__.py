@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .loops import Hoisted, LoopSource, RunSource, hoist_function, hoist_loops
+from .loops import Hoisted, LoopSource, RunSource, hoist_function, hoist_loops, is_work
 from .marks import LOOP, RUN, mark_of
 from .names import names_of
 from .scopes import LocalNames
@@ -16,6 +16,7 @@ __all__ = [
     "RunSource",
     "hoist_function",
     "hoist_loops",
+    "is_work",
     "mark_of",
     "names_of",
 ]

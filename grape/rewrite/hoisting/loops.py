@@ -24,15 +24,13 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .marks import LOOP, RUN, attribute_of, call_of
 from .names import names_of
 from .scopes import FunctionScope, LocalNames
 from .statements import is_left_alone, may_run
-
-__all__ = ["Hoisted", "LoopSource", "RunSource", "hoist_function", "hoist_loops"]
 
 _DEPTH = 2
 """Each level of a nest multiplies the compiled code: the loops deepest inside are hoisted, and those around them."""
@@ -131,9 +129,8 @@ class _Hoister:
             return self.loop(node)
         return self._with_blocks(node, self.block)
 
-    def _with_blocks(self, node: ast.stmt, make: object) -> ast.stmt:
+    def _with_blocks(self, node: ast.stmt, make: Callable[[Sequence[ast.stmt]], list[ast.stmt]]) -> ast.stmt:
         """`node` with its blocks made anew; functions and classes are no blocks."""
-        assert callable(make)
         if not isinstance(node, (ast.If, ast.With, ast.Try, ast.TryStar)):
             return node
         new = copy.copy(node)
@@ -146,13 +143,9 @@ class _Hoister:
             new.orelse = make(new.orelse)
         if isinstance(new, (ast.Try, ast.TryStar)):
             new.finalbody = make(new.finalbody)
-            new.handlers = [self._handler(handler, make) for handler in new.handlers]
-        return new
-
-    def _handler(self, handler: ast.ExceptHandler, make: object) -> ast.ExceptHandler:
-        assert callable(make)
-        new = copy.copy(handler)
-        new.body = make(handler.body)
+            new.handlers = [copy.copy(handler) for handler in new.handlers]
+            for handler in new.handlers:
+                handler.body = make(handler.body)
         return new
 
     # -- loops -------------------------------------------------------------------------------------------------------
@@ -204,7 +197,7 @@ class _Hoister:
         before = self._bound
 
         def close() -> None:
-            made.extend(self._run(tuple(pending), loop, line) if _is_work(pending) else self.block(pending))
+            made.extend(self._run(tuple(pending), loop, line) if is_work(pending) else self.block(pending))
             self._passed(*pending)
             pending.clear()
 
@@ -302,7 +295,7 @@ def _while(plain: ast.While, head: list[ast.stmt], number: int) -> ast.stmt:
     return ast.copy_location(ast.While(stays, head, [rest]), plain)
 
 
-def _is_work(statements: Sequence[ast.stmt]) -> bool:
+def is_work(statements: Sequence[ast.stmt]) -> bool:
     """True where this is more than one call or one operation: what a single call does, its callee's region does."""
     return sum(isinstance(node, _WORK) for item in statements for node in ast.walk(item)) >= 2
 

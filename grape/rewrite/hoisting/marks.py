@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-__all__ = ["LOOP", "RUN", "call_of", "mark_of"]
-
 LOOP = "loop"
 RUN = "run"
 _TOKEN = "\0grape hoisting"

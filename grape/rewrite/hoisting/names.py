@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Names", "names_of"]
-
 
 class Names(ast.NodeVisitor):
     """`stores`: names bound, in order. `reads`: names read, nested scopes included. `first`: read when perhaps unbound.
@@ -184,13 +182,13 @@ class Names(ast.NodeVisitor):
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self._defaults(node.args)
-        self._inner([node.body], _parameters(node.args))
+        self._inner([node.body], parameters_of(node.args))
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         for decorator in node.decorator_list:
             self.visit(decorator)
         self._defaults(node.args)
-        self._inner(node.body, _parameters(node.args))
+        self._inner(node.body, parameters_of(node.args))
         self.bind(node.name)
 
     visit_FunctionDef = visit_AsyncFunctionDef = _function
@@ -216,7 +214,7 @@ def _lets_pass(context: ast.expr) -> bool:
     return isinstance(function, ast.Attribute) and function.attr in _LETS_PASS
 
 
-def _parameters(arguments: ast.arguments) -> list[str]:
+def parameters_of(arguments: ast.arguments) -> list[str]:
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     return [one.arg for one in (*every, arguments.vararg, arguments.kwarg) if one is not None]
 

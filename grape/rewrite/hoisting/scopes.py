@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from .names import names_of
-
-__all__ = ["FunctionScope", "LocalNames"]
+from .names import names_of, parameters_of
 
 _SEES_NAMES = frozenset({"locals", "vars", "exec", "eval", "dir", "globals", "super", "__class__"})
 _COMPILERS = frozenset({"compile", "cuda", "jit", "njit", "script", "triton", "vectorize"})
@@ -57,9 +55,7 @@ class FunctionScope:
             or any(word.startswith("__") and not word.endswith("__") for word in words)
         ):
             return None
-        arguments = function.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-        parameters = tuple(one.arg for one in every if one is not None)
+        parameters = tuple(parameters_of(function.args))
         names = names_of(function.body, parameters)
         return cls(
             function.name,

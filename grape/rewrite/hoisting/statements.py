@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-__all__ = ["is_left_alone", "may_run"]
-
 _EFFECTS = frozenset(
     {"print", "input", "open", "next", "exec", "eval", "compile", "locals", "globals", "vars", "dir", "setattr"}
     | {"delattr", "breakpoint", "exit", "quit", "display", "__import__", "super", "get_ipython", "iter", "reversed"}

@@ -37,8 +37,8 @@ class CallProfiles:
         self._profiled_after = 0
         self._lacks_example = self._lacks_replay = True
         self._profiled_in: tuple[Shape | None, CellName] = None, CellName()
-        self._before = TimelineRecorder(region.situation.backend.device, one=True)
-        self._after = TimelineRecorder(region.situation.backend.device, one=True)
+        self._before = TimelineRecorder(region.situation.backend.device)
+        self._after = TimelineRecorder(region.situation.backend.device)
 
     @property
     def profiled(self) -> bool:

@@ -55,7 +55,7 @@ def report_again(
     more: Iterable[Finding] = (),
 ) -> Report:
     """The report made of `evidence`, with findings and fixes of the run that was watched, and `more` of this one."""
-    from ...fixing import FixesLater
+    from ...fixing.later import FixesLater
 
     name, error = evidence.file, evidence.error
     known = [finding for finding in past.findings if finding.code not in ONCE]

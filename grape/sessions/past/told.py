@@ -42,7 +42,7 @@ def renamed(trace: Trace, old: str, new: str) -> Trace:
 
     def moved(op: OpRecord) -> OpRecord:
         user, inner = at(op.user), at(op.inner)
-        return op if user is op.user and inner is op.inner else op.moved(user, inner)
+        return op if user is op.user and inner is op.inner else replace(op, user=user, inner=inner)
 
     reads = tuple([replace(read, position=at(read.position)) for read in trace.host_reads])
     return replace(trace, ops=tuple(map(moved, trace.ops)), host_reads=reads)

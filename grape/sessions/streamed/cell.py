@@ -30,7 +30,7 @@ from .lead import WARM, after_led_run, after_timed_run, has_to_be_timed
 from .stream_evidence import stream_evidence, streamed_findings, with_sources
 
 if TYPE_CHECKING:
-    from ...fixing import FixesLater
+    from ...fixing.later import FixesLater
 
 __all__ = ["StreamedSession"]
 
@@ -278,7 +278,7 @@ class StreamedSession:
             shared.release(CELLS)
 
     def _fixes(self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...]) -> FixesLater:
-        from ...fixing import FixesLater
+        from ...fixing.later import FixesLater
 
         namespace = self.namespace if self._file_names is not None else None
         ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()

@@ -9,17 +9,22 @@ takes longer than the wait.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
-from ....model import CellEvidence, Finding, Position, Trace
+from ....model import CellEvidence, Finding, Position
+from ....model.location import line_of
 from ...code.sites import BRANCHES, Site, sync_saving_ms, sync_sites
-from ...code.source import cell_source
+from ...code.source import Parsed, cell_source, last_name
 from ...cost import H200, MachineCosts, sync_gap_ms
 from ...optimizers import advice_for_step
 from ...refusals import advice_at, severity_in, with_refusals
-from ...static import Placed, reads_by_syntax, reads_in_sources
-from ...words import milliseconds, operator_name, via
+from ...static.context import Context, StaticFinding
+from ...static.kinds import Kinds
+from ...static.sources import Placed, reads_in_sources
+from ...words import operator_name, via
 
 CODE = "GR101"
 
@@ -28,6 +33,8 @@ _LINES_PER_MS = 0.1
 """So many lines of source are looked through while the person waits: always, and for each millisecond of the cell."""
 
 _READS = ("item", "tolist", "cpu", "numpy", "synchronize", "to", "print", "float", "int", "bool", "format", "str")
+_PRINTS = frozenset({"print", "display", "write", "info", "debug", "warning", "set_postfix", "set_description"})
+_TO_HOST = frozenset({"item", "tolist", "numpy", "cpu"})
 _ADVICE = {
     "print": "print after the loop, or every n-th iteration; keep the values in a list of detached tensors until then",
     "transfer-out": "keep the tensor on the GPU; copy once after the loop",
@@ -47,7 +54,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
         and not (site.region is None and (source.only_reads(site.user) or source.every_nth(site.user)))
     )
     found = [_finding(evidence, site, sites) for site in mine]
-    lines = {_line(site.at) for site in sites}
+    lines = {line_of(site.at) for site in sites}
     found += [_unseen(evidence, placed) for placed in _below_the_tracer(evidence, lines)]
     for finding in with_refusals(CODE, evidence, found, _ADVICE["host-read"]):
         known = dict(finding.evidence)
@@ -65,15 +72,13 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     saving = sync_saving_ms(evidence, site, sites)
     gap = sync_gap_ms(site.region.before) if site.region else None
     verb = "makes the CPU wait for the GPU" if evidence.cuda else "would make the CPU wait for a GPU"
-    how_often = site.how_often
-    cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
     severity = severity_in(site.region, CODE)
     return Finding(
         code=CODE,
         severity=severity,
-        message=f"{subject} {verb} {how_often}{cost}{via(site.user, site.inner)}{site.cuts}",
+        message=f"{subject} {verb} {site.how_often}{site.cost(evidence)}{via(site.user, site.inner)}{site.cuts}",
         at=site.at,
-        region=site.region.name if site.region else None,
+        region=site.region_name,
         evidence=(
             ("syncs_per_call", site.per_call),
             site.counted,
@@ -101,24 +106,20 @@ def _operator(evidence: CellEvidence, site: Site) -> str:
     return f"the index of `{index}`" if index else operator_name(site.op)
 
 
-def _line(at: Position | None) -> tuple[str, int] | None:
-    return (at.file, at.line) if at is not None else None
-
-
 def _below_the_tracer(evidence: CellEvidence, known: set[tuple[str, int] | None]) -> Iterator[Placed]:
     """Reads that no operator shows, in loops that ran: torch prints with every mode switched off, and a CPU tensor
     gives its values away without an operator.
     """
     kinds = {"print"} if evidence.cuda else {"print", "tolist", "numpy", "cpu"}
-    lines = [line for trace in _traces(evidence) for op in trace.ops if (line := _line(op.user)) is not None]
-    refused = {_line(region.refused.at) for region in evidence.regions if region.refused is not None}
+    lines = [line for _, trace in evidence.all_traces() for op in trace.ops if (line := line_of(op.user)) is not None]
+    refused = {line_of(region.refused.at) for region in evidence.regions if region.refused is not None}
     ran = {file for file, _ in lines}
     others = (source for source in evidence.sources if source[0] != evidence.file)
     own = tuple((file, text) for file, text in others if file in ran or file.startswith("In["))
     if not any(kinds & reads_by_syntax(text) for file, text in (*own, (evidence.file, evidence.source)) if file in ran):
         return  # the look at every cell of the notebook, for what their names are, would find nothing
     most_lines = _SHORT + evidence.wall_ms * _LINES_PER_MS
-    for placed in reads_in_sources((*own, (evidence.file, evidence.source)), most_lines):
+    for placed in reads_in_sources((*own, (evidence.file, evidence.source)), most_lines, in_source):
         finding = placed.finding
         here = (placed.file, finding.line)
         if finding.code != CODE or finding.kind not in kinds or here in known or here in refused:
@@ -128,13 +129,6 @@ def _below_the_tracer(evidence: CellEvidence, known: set[tuple[str, int] | None]
         first, last = finding.around
         if any(file == placed.file and first <= line <= last for file, line in lines):
             yield placed
-
-
-def _traces(evidence: CellEvidence) -> Iterator[Trace]:
-    for region in evidence.regions:
-        yield from region.traces
-    if evidence.trace is not None:
-        yield evidence.trace
 
 
 def _unseen(evidence: CellEvidence, placed: Placed) -> Finding:
@@ -151,3 +145,74 @@ def _unseen(evidence: CellEvidence, placed: Placed) -> Finding:
         evidence=(("seen_in", "source"), ("construct", finding.kind)),
         advice=_ADVICE["print" if printing else "transfer-out"],
     )
+
+
+@lru_cache(maxsize=64)
+def reads_by_syntax(source: str) -> frozenset[str]:
+    """The kinds of reads that a source could have at all, whatever its names stand for."""
+    tree, found = Parsed(source).tree, set()
+    for node in ast.walk(tree) if tree is not None else ():
+        name = last_name(node.func) if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.JoinedStr) or name in _PRINTS:
+            found.add("print")
+        elif name in _TO_HOST:
+            found.add(name)
+    return frozenset(found)
+
+
+def in_source(context: Context) -> Iterator[StaticFinding]:
+    """GR101: a value or a tensor goes to the CPU, or is printed."""
+    kinds = context.kinds
+    for node in context.hot.nodes:
+        if context.is_seldom(node):
+            continue
+        if isinstance(node, ast.JoinedStr) and not _is_printed(context, node):
+            shown = next(_formatted(kinds, node), None)
+            if shown is not None:
+                yield _printed(context, node, shown)
+        if not isinstance(node, ast.Call):
+            continue
+        func = node.func
+        if context.synchronizes(node):
+            yield context.at(
+                "GR101", node, node, "`{}` makes the CPU wait for the GPU", "synchronize once after the loop"
+            )
+        elif isinstance(func, ast.Attribute) and func.attr in _TO_HOST and not node.args:
+            owner = kinds.of(func.value)
+            read = func.attr == "item" or (func.attr == "tolist" and kinds.reads_tell)
+            if owner in ("tensor", "mask") or (read and owner is None):
+                if context.is_tested(node):
+                    continue
+                advice = "keep the value as a tensor (`x.detach()`), and read it once after the loop"
+                yield context.at("GR101", node, node, "`{}` makes the CPU wait for the GPU", advice, func.attr)
+        elif isinstance(func, ast.Name) and func.id in ("float", "int") and node.args and kinds.is_tensor(node.args[0]):
+            advice = "keep the value as a tensor, and read it once after the loop"
+            yield context.at("GR101", node, node, "`{}` makes the CPU wait for the GPU", advice)
+        elif last_name(func) in _PRINTS:
+            shown = next(_shown(kinds, node), None)
+            if shown is not None:
+                yield _printed(context, node, shown)
+
+
+def _printed(context: Context, node: ast.expr, shown: ast.expr) -> StaticFinding:
+    advice = "print after the loop, or every n-th iteration; keep detached tensors in a list until then"
+    return context.at("GR101", node, shown, "printing `{}` makes the CPU wait for the GPU", advice, "print")
+
+
+def _is_printed(context: Context, node: ast.AST) -> bool:
+    parent = context.kinds.parents.get(node)
+    return isinstance(parent, ast.Call) and last_name(parent.func) in _PRINTS
+
+
+def _shown(kinds: Kinds, call: ast.Call) -> Iterator[ast.expr]:
+    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+        if kinds.is_tensor(argument):
+            yield argument
+        elif isinstance(argument, ast.JoinedStr):
+            yield from _formatted(kinds, argument)
+
+
+def _formatted(kinds: Kinds, text: ast.JoinedStr) -> Iterator[ast.expr]:
+    for part in text.values:
+        if isinstance(part, ast.FormattedValue) and kinds.is_tensor(part.value):
+            yield part.value

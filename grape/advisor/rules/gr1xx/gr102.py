@@ -9,14 +9,17 @@ changes during the run; then compute it once before the loop.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeGuard
 
 from ....model import CellEvidence, Finding
 from ...code.sites import BRANCHES, Site, sync_saving_ms, sync_sites
 from ...code.source import cell_source, last_name
 from ...cost import H200, MachineCosts
 from ...refusals import advice_at, severity_in, with_refusals
-from ...words import milliseconds, traced_calls, via, waits
+from ...static.context import Context, StaticFinding
+from ...static.kinds import Kinds
+from ...words import traced_calls, via, waits
 
 CODE = "GR102"
 
@@ -54,16 +57,14 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     known = _ways(test, site.values)
     ways = f", true {sum(known)} of {len(known)} times{_seen(site)}" if known else ""
     statement = _statement(construct, test)
-    cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
-    rate = site.how_often
     severity = severity_in(site.region, CODE)
     return Finding(
         code=CODE,
         severity=severity,
-        message=f"{statement} needs a tensor's value: {waits(evidence)} {rate}{cost}{ways}{via(site.user, site.inner)}"
-        + site.cuts,
+        message=f"{statement} needs a tensor's value: {waits(evidence)} {site.how_often}{site.cost(evidence)}{ways}"
+        f"{via(site.user, site.inner)}{site.cuts}",
         at=site.at,
-        region=site.region.name if site.region else None,
+        region=site.region_name,
         evidence=(
             ("construct", construct),
             ("condition", test),
@@ -121,3 +122,45 @@ def _statement(construct: str, test: str | None) -> str:
     if construct in _WORDS:
         return f"`{test}`" if test and construct == "bool-op" else f"a {_WORDS[construct]}".replace("a `", "`")
     return f"`{construct} {test}`" if test else f"`{construct}`"
+
+
+def in_source(context: Context) -> Iterator[StaticFinding]:
+    """GR102: a tensor's value decides."""
+    advice = {
+        "if": "compute both sides and select with `torch.where({}, a, b)`, or test only every n-th iteration",
+        "while": "test `{}` only every n-th iteration, or run a fixed number of iterations with masked updates",
+        "assert": "drop the assert from the hot path, or use `torch._assert_async({})`, which does not wait",
+        "ternary": "select with `torch.where({}, a, b)`",
+    }
+    for node in context.hot.nodes:
+        if context.is_seldom(node):
+            continue
+        kind = {ast.If: "if", ast.While: "while", ast.Assert: "assert", ast.IfExp: "ternary"}.get(type(node))
+        if kind is not None and isinstance(node, (ast.If, ast.While, ast.Assert, ast.IfExp)):
+            if _decides(context.kinds, node.test):
+                message = (
+                    f"`{'' if kind == 'ternary' else kind + ' '}{{}}` needs a tensor's value: the CPU waits for the GPU"
+                )
+                yield context.at("GR102", node, node.test, message, advice[kind])
+        elif _is_value(node, context):
+            advice_here = "use `&`, `|`, `~` so that the result stays a tensor"
+            yield context.at("GR102", node, node, "`{}` needs a tensor's value: the CPU waits for the GPU", advice_here)
+
+
+def _is_value(node: ast.AST, context: Context) -> TypeGuard[ast.BoolOp]:
+    """True for `and`/`or` on tensors whose result is kept, not tested."""
+    if not isinstance(node, ast.BoolOp) or not any(map(context.kinds.is_tensor, node.values)):
+        return False
+    return not any(True for _ in context.tests_above(node))
+
+
+def _decides(kinds: Kinds, test: ast.expr) -> bool:
+    """True where the truth of `test` is that of a tensor, or of a number read from one."""
+    if isinstance(test, ast.BoolOp):
+        return any(_decides(kinds, value) for value in test.values)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _decides(kinds, test.operand)
+    if kinds.is_tensor(test) or kinds.root_call(test) in ("equal", "allclose"):
+        return True
+    reads = (node for node in ast.walk(test) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
+    return any(node.func.attr in ("item", "tolist") and kinds.is_tensor(node.func.value) for node in reads)  # type: ignore[attr-defined]

@@ -8,14 +8,16 @@ and the dense form would compute much more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Iterator
 
 from ....model import CellEvidence, Finding
 from ...code.sites import Site, sync_saving_ms, sync_sites
-from ...code.source import cell_source
+from ...code.source import cell_source, last_name
 from ...cost import H200, MachineCosts
 from ...refusals import advice_at, severity_in, with_refusals
-from ...words import milliseconds, operator_name, shape_text, via, waits
+from ...static.context import Context, StaticFinding
+from ...words import operator_name, shape_text, via, waits
 
 CODE = "GR103"
 
@@ -28,6 +30,7 @@ _ADVICE = {
     "repeat_interleave": "pass `output_size=n`, or use an integer repeat count",
 }
 _OTHER = "use a form whose result has a fixed size, or take the operator out of the region"
+_DYNAMIC = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount"})
 _CALLS = (
     "nonzero",
     "masked_select",
@@ -52,17 +55,15 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     written = source.subscript(spot) if ".index" in site.op.name else source.call(spot, _CALLS)
     sizes = tuple(dict.fromkeys(site.shapes))
     seen = f", shapes {', '.join(shape_text(s) for s in sizes[:3])}" if len(sizes) > 1 else ""
-    rate = site.how_often
-    cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
     subject = f"`{written}`" if written else operator_name(site.op)
     severity = severity_in(site.region, CODE)
     return Finding(
         code=CODE,
         severity=severity,
-        message=f"the output shape of {subject} depends on data: {waits(evidence)} {rate}{cost}{seen}"
-        f"{via(site.user, site.inner)}{site.cuts}",
+        message=f"the output shape of {subject} depends on data: {waits(evidence)} {site.how_often}"
+        f"{site.cost(evidence)}{seen}{via(site.user, site.inner)}{site.cuts}",
         at=site.at,
-        region=site.region.name if site.region else None,
+        region=site.region_name,
         evidence=(
             ("operator", site.op.name),
             ("syncs_per_call", site.per_call),
@@ -82,3 +83,23 @@ def _advice(name: str) -> str:
         if base.startswith(key):
             return _ADVICE[key]
     return _OTHER
+
+
+def in_source(context: Context) -> Iterator[StaticFinding]:
+    """GR103: the shape of a result depends on values."""
+    kinds = context.kinds
+    message = "the output shape of `{}` depends on data: the CPU waits for the GPU"
+    for node in context.hot.nodes:
+        if isinstance(node, ast.Call):
+            method = isinstance(node.func, ast.Attribute) and kinds.is_tensor(node.func.value)
+            name = last_name(node.func) if method else kinds.root_call(node)
+            if name in _DYNAMIC or (name == "where" and len(node.args) == (0 if method else 1)):
+                yield context.at(
+                    "GR103", node, node, message, "use a form whose result has a fixed size (a mask, `nonzero_static`)"
+                )
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and kinds.is_tensor(node.value):
+            index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            if any(kinds.of(part) == "mask" for part in index):
+                yield context.at(
+                    "GR103", node, node, message, "keep the full tensor and select with `torch.where(mask, x, 0)`"
+                )

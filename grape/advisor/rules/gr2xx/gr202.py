@@ -9,18 +9,21 @@ the full size.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Sequence
 
 from ....model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
 from ....model.kept import Kept
+from ....model.location import line_of
 from ...arguments import Arguments
 from ...code.sites import op_sites
 from ...code.source import cell_source
 from ...cost import H200, MachineCosts
 from ...growth import Growth, growing, steady_growth
 from ...refusals import served_by_graphs
+from ...static.context import Context, StaticFinding
 from ...stores import held_evidence, held_text
-from ...words import library, milliseconds, via
+from ...words import in_library, library, milliseconds, via
 
 CODE = "GR202"
 
@@ -30,8 +33,8 @@ _LIBRARY = "if the library offers a static cache (allocated once, written by ind
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     found = [_of_region(evidence, region, found) for region in evidence.regions if (found := growing(region.shapes))]
-    explained = {(f.at.file, f.at.line) for f in found if f.at}
-    loops = (f for f in _of_loops(evidence) if f.at is None or (f.at.file, f.at.line) not in explained)
+    explained = {line_of(finding.at) for finding in found}
+    loops = (finding for finding in _of_loops(evidence) if finding.at is None or line_of(finding.at) not in explained)
     return [*found, *loops]
 
 
@@ -69,7 +72,7 @@ def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[G
             ("graph_bytes", held),
             *held_evidence(region),
             ("concatenated_at", str(at) if at else None),
-            *((("in_library", str(cat.inner)),) if theirs and cat else ()),
+            *(in_library(cat.user, cat.inner) if cat else ()),
         ),
         predicted_ms_per_call=spent / region.calls if captured and region.calls and not served else None,
         advice=_LIBRARY.format(argument) if theirs else _ADVICE.format(f"`{target}`" if target else argument),
@@ -130,3 +133,37 @@ def _of_loops(evidence: CellEvidence) -> Iterator[Finding]:
             ),
             advice=_ADVICE.format(f"`{name}`" if name else "the state"),
         )
+
+
+def in_source(context: Context) -> Iterator[StaticFinding]:
+    """GR202: a name is extended by concatenation at each iteration, or in a function that hands it back each time."""
+    for node in context.hot.nodes:
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            continue
+        for target, value in _pairs(node.targets[0], node.value):
+            name = ast.unparse(target)
+            if context.kinds.root_call(value) not in ("cat", "concat", "concatenate", "hstack", "vstack"):
+                continue
+            parts = value.args[0] if isinstance(value, ast.Call) and value.args else None
+            extends = isinstance(parts, (ast.List, ast.Tuple)) and any(ast.unparse(part) == name for part in parts.elts)
+            if extends and (context.hot.loop(node) is not None or _handed_back(context, node, name)):
+                advice = "allocate `{}` once at its final length and write each step by index, with a mask"
+                message = "`{}` grows by concatenation each time: every call has a new shape"
+                yield context.at("GR202", node, name, message, advice)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    lists = (ast.Tuple, ast.List)
+    if isinstance(target, lists) and isinstance(value, lists) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
+
+
+def _handed_back(context: Context, node: ast.AST, name: str) -> bool:
+    """True for an argument of the function around `node` that it returns as it is."""
+    function = context.hot.function(node)
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    returned = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
+    items = [item for value in returned for item in (value.elts if isinstance(value, ast.Tuple) else [value])]
+    return name in {arg.arg for arg in function.args.args} and name in map(ast.unparse, items)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from ....model import CellEvidence, Finding, RegionEvidence, ShapeCount, Trace
 from ....model.cold import LEAST_MS, ColdOperator, cold_operators
 from ...cost import H200, MachineCosts
-from ...words import library, milliseconds, operator_name, via
+from ...words import in_library, milliseconds, operator_name, via
 
 CODE = "GR203"
 
@@ -131,7 +131,6 @@ def _of_operator(
     some: str,
 ) -> Finding:
     user, inner = one.op.user, one.op.inner
-    in_library = (("in_library", str(inner)),) if library(user, inner) and inner else ()
     calls = max(1, region.calls + len(region.afterwards_ms)) if region is not None else shapes
     return Finding(
         code=CODE,
@@ -147,7 +146,7 @@ def _of_operator(
             ("warm_ms", one.warm_ms),
             ("in_all_ms", all_ms),
             *((("executions", shapes),) if region is None else ()),
-            *in_library,
+            *in_library(user, inner),
         ),
         predicted_ms_per_call=all_ms / calls,
         advice=_advice(one.op.name),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ....model import CellEvidence, CopyRecord, Finding, Position, RegionEvidence
+from ....model.location import line_of
 from ....model.sizes import size_text
 from ...arguments import Arguments
 from ...code.source import cell_source
@@ -22,7 +23,7 @@ CODE = "GR301"
 _ADVICE = "reuse one tensor for {0}: write the new value into it (`out=`, `.copy_()`, an in-place operator)"
 _FED_BACK = "let `{1}` write {0} in place, by index or with `out=`, instead of returning a new tensor"
 _SMALL = 2**16
-"""Bytes per call. Fewer cost a share of one launch, which is no finding as long as nobody has measured it."""
+"""Bytes per call. Fewer cost a share of one launch that a replay needs anyway."""
 
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
@@ -30,30 +31,25 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     for region in evidence.regions:
         groups: dict[tuple[str, int] | None, list[CopyRecord]] = {}
         for copy in region.copies:
-            if not copy.host and copy.bytes and copy.calls:
-                line = (copy.made_at.file, copy.made_at.line) if copy.made_at else None
-                groups.setdefault(line, []).append(copy)
-        found += [_finding(evidence, region, copies, costs) for copies in groups.values() if _counts(copies)]
+            if copy.bytes and copy.calls:
+                groups.setdefault(line_of(copy.made_at), []).append(copy)
+        found += [
+            _finding(evidence, region, copies, costs)
+            for copies in groups.values()
+            if sum(copy.bytes for copy in copies) >= _SMALL
+        ]
     return found
-
-
-def _counts(copies: list[CopyRecord]) -> bool:
-    """Small copies share one launch that a replay needs anyway; they count where their time was measured."""
-    return sum(copy.bytes for copy in copies) >= _SMALL or any(copy.ms_per_call is not None for copy in copies)
 
 
 def _finding(evidence: CellEvidence, region: RegionEvidence, copies: list[CopyRecord], costs: MachineCosts) -> Finding:
     nbytes = sum(copy.bytes for copy in copies)
-    timed = [copy.ms_per_call for copy in copies if copy.ms_per_call is not None]
-    measured = sum(timed) if len(timed) == len(copies) else None
-    cost = measured if measured is not None else copy_ms(nbytes, costs) if evidence.cuda else None
+    cost = copy_ms(nbytes, costs) if evidence.cuda else None
     paths = [copy.argument for copy in copies]
     spoken = Arguments(evidence, region)
     fed_back = [path for path in paths if spoken.fed_back(path)]
     made: Position | None = copies[0].made_at or spoken.called_at
     target = cell_source(evidence).target(copies[0].made_at)
-    about = "" if measured is not None else "about "
-    price = f", {about}{milliseconds(cost)}" if cost is not None and evidence.cuda else ""
+    price = f", about {milliseconds(cost)}" if cost is not None else ""
     verb = "is" if len(copies) == 1 else "are"
     return Finding(
         code=CODE,
@@ -67,10 +63,9 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, copies: list[CopyRe
             ("fed_back", tuple(fed_back)),
             ("bytes_per_call", nbytes),
             ("calls", max(copy.calls for copy in copies)),
-            ("ms_per_call", measured),
             ("made_at", str(made) if made else None),
             ("not_predicted", next((copy.unpredicted for copy in copies if copy.unpredicted), None)),
-            ("predicted_with", costs.source if measured is None and cost is not None else None),
+            ("predicted_with", costs.source if cost is not None else None),
         ),
         predicted_ms_per_call=cost,
         advice=_advice(region, spoken, paths, fed_back, target),

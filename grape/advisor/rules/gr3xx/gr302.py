@@ -8,16 +8,18 @@ pinned.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator
 
-from ....model import CellEvidence, CopyRecord, Finding, OpRecord, RegionEvidence, TensorView, Trace
+from ....model import CellEvidence, Finding, OpRecord, RegionEvidence, TensorView, Trace
 from ....model.sizes import size_text
 from ....model.stream import ON_THE_CPU
-from ...arguments import Arguments
 from ...code.sites import Site, op_sites
 from ...code.source import cell_source
 from ...cost import H200, MachineCosts, transfer_ms
 from ...refusals import with_refusals
+from ...static.context import Context, StaticFinding
+from ...static.state import root_name
 from ...stopped import Stopped, stopped_for
 from ...transfers import incoming, origin, sources
 from ...words import ended, milliseconds, via
@@ -25,21 +27,13 @@ from ...words import ended, milliseconds, via
 CODE = "GR302"
 
 _UNPINNED = "move {0} to the GPU once before the loop, or pin it and copy with `non_blocking=True`"
-_PINNED = "move {0} to the GPU once before the loop, or copy the next one while this call runs"
 _CALLS = ("to", "cuda", "copy_")
 
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
-    found = [_of_copies(evidence, region, copy, costs) for region in evidence.regions for copy in _host(region)]
-    copied = {finding.region for finding in found}
-    sites = op_sites(evidence, _comes_in, among=incoming)
-    found += [_of_site(evidence, site, costs) for site in sites if not site.region or site.region.name not in copied]
+    found = [_of_site(evidence, site, costs) for site in op_sites(evidence, _comes_in, among=incoming)]
     found += [_in_a_stream(evidence, stopped) for stopped in stopped_for(evidence, ON_THE_CPU)]
     return with_refusals(CODE, evidence, found, _UNPINNED.format("the argument"))
-
-
-def _host(region: RegionEvidence) -> Iterator[CopyRecord]:
-    return (copy for copy in region.copies if copy.host and copy.bytes and copy.calls)
 
 
 def _comes_in(op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
@@ -51,32 +45,6 @@ def _comes_in(op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool
         return False
     known = origin(op, trace)
     return known == "argument" if region is not None else known not in (None, "constant")
-
-
-def _of_copies(evidence: CellEvidence, region: RegionEvidence, copy: CopyRecord, costs: MachineCosts) -> Finding:
-    cost = copy.ms_per_call
-    if cost is None and evidence.cuda:
-        cost = transfer_ms(region.after or region.before, copy.bytes, 1.0, costs)
-    price = f", {milliseconds(cost)}" if cost is not None and evidence.cuda else ""
-    name = Arguments(evidence, region).name(copy.argument)
-    memory = "pinned" if copy.pinned else "unpinned"
-    return Finding(
-        code=CODE,
-        severity="costly",
-        message=f"{name} comes from {memory} CPU memory at each call of `{region.name}`: "
-        f"{size_text(copy.bytes)}{price} per call",
-        at=copy.made_at or region.at,
-        region=region.name,
-        evidence=(
-            ("argument", copy.argument),
-            ("bytes_per_call", copy.bytes),
-            ("calls", copy.calls),
-            ("pinned", copy.pinned),
-            ("ms_per_call", cost if evidence.cuda else None),
-        ),
-        predicted_ms_per_call=cost,
-        advice=(_PINNED if copy.pinned else _UNPINNED).format(name),
-    )
 
 
 def _in_a_stream(evidence: CellEvidence, stopped: Stopped) -> Finding:
@@ -99,15 +67,14 @@ def _of_site(evidence: CellEvidence, site: Site, costs: MachineCosts) -> Finding
     timeline = site.region.before if site.region else evidence.timeline
     cost = transfer_ms(timeline, moved.nbytes, site.per_call, costs) if evidence.cuda else None
     written = cell_source(evidence).call(site.inner or site.user, _CALLS)
-    rate = site.how_often
     price = f", {milliseconds(cost)}" if cost is not None else ""
     return Finding(
         code=CODE,
         severity="costly",
         message=f"{f'`{written}`' if written else 'a CPU tensor'} sends {size_text(moved.nbytes)} to the GPU "
-        f"{rate}{price}{via(site.user, site.inner)}",
+        f"{site.how_often}{price}{via(site.user, site.inner)}",
         at=site.at,
-        region=site.region.name if site.region else None,
+        region=site.region_name,
         evidence=(
             ("bytes", moved.nbytes),
             ("shape", moved.shape),
@@ -117,3 +84,47 @@ def _of_site(evidence: CellEvidence, site: Site, costs: MachineCosts) -> Finding
         predicted_ms_per_call=cost,
         advice=_UNPINNED.format("it"),
     )
+
+
+def in_source(context: Context) -> Iterator[StaticFinding]:
+    """GR302: what a loop iterates over is sent to the device, and the CPU waits for it."""
+    for node in context.hot.nodes:
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr not in ("to", "cuda") or not context.kinds.is_tensor(node.func.value) or _is_dtype(node):
+            continue
+        if any(keyword.arg == "non_blocking" for keyword in node.keywords):
+            continue
+        if _is_given_anew(context, node, node.func.value):
+            advice = (
+                "pin the data (`pin_memory=True`) and copy with `non_blocking=True`, or move it once before the loop"
+            )
+            message = "`{}` sends data to the device each time, and waits for it"
+            yield context.at("GR302", node, node, message, advice)
+
+
+def _is_given_anew(context: Context, node: ast.AST, sent: ast.expr) -> bool:
+    """True for what the loop binds or picks at each iteration, and for arguments of a function called in a loop."""
+    loop, function = context.hot.loop(node), context.hot.function(node)
+    if loop is not None and {part.id for part in ast.walk(sent) if isinstance(part, ast.Name)} & set(_targets(loop)):
+        return True
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or not context.hot.is_called_often(function):
+        return False
+    return root_name(sent) in {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
+
+
+def _is_dtype(call: ast.Call) -> bool:
+    """``x.to(torch.float16)`` and ``x.to(other)`` of what is no device move nothing."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    named = [ast.unparse(argument) for argument in given]
+    return any(text.startswith("torch.") and not text.startswith("torch.device") for text in named) and len(named) == 1
+
+
+def _targets(loop: ast.AST) -> Iterator[str]:
+    """Names that a loop binds at each iteration."""
+    found: list[ast.expr] = []
+    if isinstance(loop, (ast.For, ast.AsyncFor)):
+        found = [loop.target]
+    elif isinstance(loop, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+        found = [generator.target for generator in loop.generators]
+    return (node.id for target in found for node in ast.walk(target) if isinstance(node, ast.Name))

@@ -8,7 +8,8 @@ changes from call to call; then it is an input: pass it in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from ....model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
@@ -17,6 +18,7 @@ from ...code.sites import Site, op_sites
 from ...code.source import cell_source
 from ...cost import H200, MachineCosts, transfer_ms
 from ...refusals import advice_at, severity_in
+from ...static.context import Context, StaticFinding
 from ...transfers import Origin, incoming, origin, sources
 from ...words import milliseconds, via
 
@@ -57,7 +59,6 @@ def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCos
     timeline = site.region.before if site.region else evidence.timeline
     cost = transfer_ms(timeline, nbytes, site.per_call, costs) if evidence.cuda else None
     written = cell_source(evidence).call(site.inner or site.user, _CALLS)
-    rate = site.how_often
     price = f", {milliseconds(cost)}" if cost is not None else ""
     subject = f"`{written}`" if written else _WHAT[kind]
     verb = "is sent" if evidence.cuda else "would be sent"
@@ -66,11 +67,11 @@ def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCos
     return Finding(
         code=CODE,
         severity="hint" if kept else severity,
-        message=f"{subject} {verb} from the CPU to the GPU {rate}: {size_text(nbytes)}{price}"
+        message=f"{subject} {verb} from the CPU to the GPU {site.how_often}: {size_text(nbytes)}{price}"
         + via(site.user, site.inner)
         + ("; replays reuse it" if kept else ""),
         at=site.at,
-        region=site.region.name if site.region else None,
+        region=site.region_name,
         evidence=(
             ("operator", site.op.name),
             ("origin", kind),
@@ -93,3 +94,15 @@ def _is_filled(evidence: CellEvidence, site: Site) -> bool:
 def _bytes(site: Site) -> int:
     """Of one transfer; an empty tensor sends nothing."""
     return (sum(view.nbytes for view in sources(site.op)) if site.op else 0) or site.nbytes
+
+
+def in_source(context: Context) -> Iterator[StaticFinding]:
+    """GR401: a tensor is made from Python values on the device."""
+    for node in context.hot.nodes:
+        if not isinstance(node, ast.Call) or context.kinds.root_call(node) not in ("tensor", "as_tensor"):
+            continue
+        above = context.kinds.parents.get(node)
+        sent = isinstance(above, ast.Attribute) and above.attr in ("to", "cuda")
+        if sent or any(keyword.arg == "device" for keyword in node.keywords):
+            advice = "make `{}` once outside and reuse it, or pass the Python number itself to the operator"
+            yield context.at("GR401", node, node, "`{}` is made on the CPU and sent to the device each time", advice)

@@ -8,7 +8,8 @@ then passing it as an argument gives each value its own graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ....model import CellEvidence, Finding, OpRecord, Reason, Refused, RegionEvidence, ScalarChange
@@ -18,6 +19,7 @@ from ...code.source import cell_source
 from ...cost import H200, MachineCosts
 from ...optimizers import advice_for_step, counts_steps
 from ...refusals import refusal_of, severity_in, with_refusals
+from ...static.context import Context, StaticFinding, shown
 from ...stopped import Stopped, stopped_for
 from ...words import ended, operator_name, via
 
@@ -113,3 +115,16 @@ def _plain(value: object) -> str:
 
 def _spoken(operator: str) -> str:
     return operator_name(OpRecord(0, operator, "compute", (), (), (), (), (), None, None))
+
+
+def in_source(context: Context) -> Iterator[StaticFinding]:
+    """GR403: the number of the iteration is passed to a function that computes with tensors."""
+    kinds = context.kinds
+    for node in context.model_calls():
+        if not any(kinds.is_tensor(argument) for argument in node.args):
+            continue
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+            if kinds.of(argument) == "range" and isinstance(argument, ast.Name):
+                advice = "pass `{}` as a tensor on the device, made once and updated in place"
+                message = f"`{{}}` is another Python number at each call of `{shown(node.func)}`"
+                yield context.at("GR403", node, argument, message, advice)

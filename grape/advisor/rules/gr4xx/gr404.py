@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ....model import CellEvidence, Finding, Position, Reason, Refused, RegionEvidence
-from ...code.source import CellSource, cell_source
+from ...code.source import CellSource, cell_source, last_name
 from ...cost import H200, MachineCosts
 from ...refusals import callable_name, refusal_of, with_refusals
+from ...static.context import Context, StaticFinding, calls_backward
 from ...static.state import state_writes
 
 CODE = "GR404"
@@ -75,8 +76,26 @@ def _writes(source: CellSource, region: RegionEvidence) -> Iterator[tuple[Positi
                 for node, written in state_writes(function):
                     yield Position(file=file, line=node.lineno, function=function.name), written
                 for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
-                    callee = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+                    callee = last_name(call.func)
                     if callee and callee not in seen:
                         seen.add(callee)
                         called.append(callee)
         pending = called
+
+
+def in_source(context: Context) -> Iterator[StaticFinding]:
+    """GR404: a function that computes with tensors also changes Python state outside of it."""
+    kinds = context.kinds
+    for function in (f for many in kinds.functions.values() for f in many):
+        if not any(
+            context.hot.is_hot(statement) and context.hot.loop(statement) is None for statement in function.body
+        ):
+            continue
+        if not any(isinstance(n, ast.expr) and kinds.is_tensor(n) for n in ast.walk(function)) or calls_backward(
+            function
+        ):
+            continue
+        for node, name in state_writes(function):
+            advice = "return the state and pass it back in, or keep `{}` in a tensor that is updated in place"
+            message = f"`{function.name}` changes `{{}}`, which a replay would not"
+            yield context.at("GR404", node, name, message, advice)

@@ -12,11 +12,13 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ....model import CellEvidence, Finding, RegionEvidence
+from ....model import CellEvidence, Finding, Refused, RegionEvidence
 from ....model.stream import SHARED
 from ...code.source import cell_source, last_name
 from ...cost import H200, HINT_BELOW, MachineCosts
 from ...refusals import callable_name, refused, with_refusals
+from ...static.context import Context, StaticFinding, calls_backward, shown
+from ...static.kinds import Kinds
 from ...stopped import Stopped, stopped_for
 from ...words import ended, via
 
@@ -35,6 +37,7 @@ _IN_A_STREAM: dict[str, str | None] = {
     SHARED: "give it memory that nobody but torch has: a copy (`.clone()`), made once",
 }
 """Why a stream runs operators as written, with the advice, where there is one."""
+_GRADIENTS = frozenset({"no_grad", "inference_mode", "set_grad_enabled"})
 _MOVE = "move what is named out of it, or leave it: it runs as you wrote it"
 
 
@@ -72,10 +75,9 @@ def _in_a_stream(evidence: CellEvidence, reason: str, stopped: Stopped) -> Findi
 
 
 def _needing_grad(evidence: CellEvidence) -> Iterator[Finding]:
-    named = {id(region) for region in refused(evidence, CODE)}
-    for region in evidence.regions:
+    for region in refused(evidence, CODE):
         refusal = region.refused
-        if region.outcome == "replayed" or refusal is None or id(region) not in named or not _for_grad(region):
+        if refusal is None or region.outcome == "replayed" or not _for_grad(refusal, region):
             continue
         yield Finding(
             code=CODE,
@@ -85,11 +87,11 @@ def _needing_grad(evidence: CellEvidence) -> Iterator[Finding]:
             end_line=region.end_line,
             region=region.name,
             evidence=(("needs_grad", True), ("calls", region.calls), *refusal.evidence),
-            advice=_USED if _uses_gradients(evidence, region) else _without_gradients(region),
+            advice=_USED if _uses_gradients(evidence, region) else _how_to_do_without(region),
         )
 
 
-def _without_gradients(region: RegionEvidence) -> str:
+def _how_to_do_without(region: RegionEvidence) -> str:
     if region.loop_line is not None:
         return f"if the gradients are not used, put the loop at line {region.loop_line} under `with torch.no_grad():`"
     return f"if the gradients are not used, call `{region.name}` under `torch.inference_mode()` or `torch.no_grad()`"
@@ -119,9 +121,53 @@ def _records(region: RegionEvidence) -> bool:
     return region.outcome != "replayed" and any(trace.needs_grad for trace in region.traces)
 
 
-def _for_grad(region: RegionEvidence) -> bool:
+def _for_grad(refusal: Refused, region: RegionEvidence) -> bool:
     """A refusal that names no line of its own inside the region, and says that gradients stand in the way."""
-    refusal = region.refused
-    if refusal is None or not refusal.reason.is_of_gradients:
+    return refusal.reason.is_of_gradients and refusal.at in (None, region.at)
+
+
+def in_source(context: Context) -> Iterator[StaticFinding]:
+    """GR405: a model is called in a loop where nothing needs its gradients, and they are recorded."""
+    kinds = context.kinds
+    for node in context.hot.nodes:
+        loop = context.hot.loop(node)
+        if (
+            not isinstance(node, ast.Call)
+            or loop is None
+            or kinds.of(node.func) != "module"
+            or not kinds.is_tensor(node)
+        ):
+            continue
+        if calls_backward(loop) or _without_gradients(kinds, node) or not _evaluates(kinds.tree, node.func):
+            continue
+        advice = f"call `{shown(node.func)}` under `torch.inference_mode()` or `torch.no_grad()`"
+        yield context.at("GR405", node, node.func, "`{}` records gradients that this loop does not use", advice)
+
+
+def _evaluates(tree: ast.Module, model: ast.expr) -> bool:
+    """The source says that it evaluates (``model.eval()``), and does not freeze models (``requires_grad_(False)``)."""
+    name = ast.unparse(model)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    if any(
+        last_name(call.func) == "requires_grad_" and call.args and ast.unparse(call.args[0]) == "False"
+        for call in calls
+    ):
         return False
-    return refusal.at is None or refusal.at == region.at
+    return any(
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr == "eval"
+        and (ast.unparse(call.func.value) == name or not isinstance(call.func.value, ast.Name))
+        for call in calls
+    )
+
+
+def _without_gradients(kinds: Kinds, node: ast.AST) -> bool:
+    for _, parent in kinds.above(node):
+        given: Iterable[ast.expr] = ()
+        if isinstance(parent, (ast.With, ast.AsyncWith)):
+            given = [item.context_expr for item in parent.items]
+        elif isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            given = parent.decorator_list
+        if any(last_name(one.func if isinstance(one, ast.Call) else one) in _GRADIENTS for one in given):
+            return True
+    return any(kinds.root_call(n.value) == "set_grad_enabled" for n in ast.walk(kinds.tree) if isinstance(n, ast.Expr))

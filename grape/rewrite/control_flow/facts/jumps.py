@@ -10,15 +10,9 @@ import libcst as cst
 
 from ..tree import children
 
-__all__ = ["NONE", "Jump", "always_jumps", "jumps", "returns_of"]
-
 Jump = Literal["break", "continue", "return"]
 NONE: frozenset[Jump] = frozenset()
-
-
-def returns_of(kinds: frozenset[Jump]) -> frozenset[Jump]:
-    """ "return", if it is among them."""
-    return frozenset(kind for kind in kinds if kind == "return")
+RETURN: frozenset[Jump] = frozenset(("return",))
 
 
 def jumps(*nodes: cst.CSTNode) -> frozenset[Jump]:
@@ -33,9 +27,9 @@ def _jumps(node: cst.CSTNode) -> frozenset[Jump]:
     if isinstance(node, cst.Continue):
         return frozenset(("continue",))
     if isinstance(node, cst.Return):
-        return frozenset(("return",))
+        return RETURN
     if isinstance(node, (cst.For, cst.While)):
-        inside = returns_of(jumps(*node.body.body))
+        inside = jumps(*node.body.body) & RETURN
         return inside if node.orelse is None else inside | _jumps(node.orelse)
     if isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.BaseExpression)):
         return NONE

@@ -11,9 +11,8 @@ import libcst as cst
 from ..tree import children, descendants
 from .plain import is_flow_call, is_generated
 
-__all__ = ["Exits", "Uses", "bound_after", "exposed", "statements_of", "uses_of"]
-
 Statement = cst.BaseStatement | cst.BaseSmallStatement
+_BINDS = (cst.Assign, cst.AnnAssign, cst.Import, cst.ImportFrom, cst.FunctionDef, cst.ClassDef)
 
 
 class Uses:
@@ -162,14 +161,6 @@ def uses_of(*nodes: cst.CSTNode | None) -> Uses:
     return uses
 
 
-def statements_of(suite: cst.BaseSuite | cst.Module) -> list[Statement]:
-    """The statements of a block, a line of several small statements taken apart where there are several."""
-    found: list[Statement] = []
-    for statement in suite.body:
-        found.append(statement)
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class Exits:
     """Names that are read where a block is left: by `break`, by `continue`.
@@ -206,15 +197,15 @@ def _before(statement: cst.CSTNode, out: frozenset[str], exits: Exits) -> frozen
     if isinstance(statement, cst.Continue):
         return exits.on_continue
     uses = uses_of(statement)
-    if isinstance(statement, (cst.Assign, cst.AnnAssign, cst.Import, cst.ImportFrom, cst.FunctionDef, cst.ClassDef)):
+    if isinstance(statement, _BINDS):
         return (out - frozenset(uses.stores)) | frozenset(uses.reads)
     if isinstance(statement, cst.If):
-        body = exposed(statements_of(statement.body), out, exits)
+        body = exposed(statement.body.body, out, exits)
         orelse = _orelse(statement.orelse, out, exits)
         return frozenset(uses_of(statement.test).reads) | body | orelse
     if isinstance(statement, cst.With):
         reads = frozenset().union(*(uses_of(item.item).reads for item in statement.items))
-        return reads | exposed(statements_of(statement.body), out, exits)
+        return reads | exposed(statement.body.body, out, exits)
     if isinstance(statement, (cst.For, cst.While)):
         return _before_loop(statement, out, exits)
     return out | frozenset(uses.reads)
@@ -225,15 +216,15 @@ def _orelse(orelse: cst.If | cst.Else | None, out: frozenset[str], exits: Exits)
         return out
     if isinstance(orelse, cst.If):
         return _before(orelse, out, exits)
-    return exposed(statements_of(orelse.body), out, exits)
+    return exposed(orelse.body.body, out, exits)
 
 
 def _before_loop(loop: cst.For | cst.While, out: frozenset[str], exits: Exits) -> frozenset[str]:
     head = loop.iter if isinstance(loop, cst.For) else loop.test
     targets = frozenset(_names_in(loop.target)) if isinstance(loop, cst.For) else frozenset()
     test = frozenset() if isinstance(loop, cst.For) else frozenset(uses_of(head).reads)
-    after = out if loop.orelse is None else exposed(statements_of(loop.orelse.body), out, exits)
-    body = statements_of(loop.body)
+    after = out if loop.orelse is None else exposed(loop.orelse.body.body, out, exits)
+    body = loop.body.body
     around = after | test
     for _ in range(2):  # the second time with what the next iteration reads
         inner = Exits(on_break=out, on_continue=around, through=exits.through)
@@ -257,19 +248,19 @@ def _bound(statement: cst.CSTNode, before: frozenset[str]) -> frozenset[str]:
     if isinstance(statement, cst.Del):
         return before - frozenset(_names_in(statement.target))
     if isinstance(statement, cst.If):
-        body = bound_after(statements_of(statement.body), before)
+        body = bound_after(statement.body.body, before)
         if isinstance(statement.orelse, cst.If):
             return body & _bound(statement.orelse, before)
-        other = before if statement.orelse is None else bound_after(statements_of(statement.orelse.body), before)
+        other = before if statement.orelse is None else bound_after(statement.orelse.body.body, before)
         return body & other
     if isinstance(statement, cst.With):
         names = uses_of(*statement.items).stores
-        return bound_after(statements_of(statement.body), before | frozenset(names))
+        return bound_after(statement.body.body, before | frozenset(names))
     if isinstance(statement, (cst.For, cst.While, cst.Try, cst.TryStar, cst.Match)):
         deleted = frozenset(
             name for node in descendants(statement) if isinstance(node, cst.Del) for name in _names_in(node.target)
         )
         return before - deleted
-    if isinstance(statement, (cst.Assign, cst.AnnAssign, cst.Import, cst.ImportFrom, cst.FunctionDef, cst.ClassDef)):
+    if isinstance(statement, _BINDS):
         return before | frozenset(uses_of(statement).stores)
     return before

@@ -6,7 +6,7 @@ import re
 
 import libcst as cst
 
-__all__ = ["FLOW", "is_flow_call", "is_generated", "is_plain"]
+from ...code import dotted
 
 FLOW = "_flow"
 _PLAIN_CALLS = frozenset(
@@ -28,21 +28,19 @@ def is_generated(node: cst.FunctionDef) -> bool:
     return _GENERATED.fullmatch(node.name.value) is not None
 
 
+def flow_call(node: cst.CSTNode) -> str:
+    """The name in `_flow` that this calls, where it is a call that a rewrite made; else ""."""
+    home, _, name = dotted(node.func).rpartition(".") if isinstance(node, cst.Call) else ("", "", "")
+    return name if home == FLOW else ""
+
+
 def is_flow_call(node: cst.CSTNode) -> bool:
-    """True where this expression is a call that a rewrite made."""
-    return (
-        isinstance(node, cst.Call)
-        and isinstance(node.func, cst.Attribute)
-        and isinstance(node.func.value, cst.Name)
-        and node.func.value.value == FLOW
-    )
+    return bool(flow_call(node))
 
 
 def is_plain(node: cst.BaseExpression, names: frozenset[str] = frozenset()) -> bool:
     """True where the truth of `node` certainly depends on no tensor's value. `names` hold plain values."""
-    if isinstance(node, (cst.BaseNumber, cst.BaseString, cst.Dict, cst.List, cst.Set, cst.Lambda)):
-        return True
-    if isinstance(node, cst.Tuple):
+    if isinstance(node, (cst.BaseNumber, cst.BaseString, cst.Dict, cst.List, cst.Set, cst.Tuple, cst.Lambda)):
         return True
     if isinstance(node, cst.Name):
         return node.value in ("True", "False", "None", "__debug__", "__name__") or node.value in names

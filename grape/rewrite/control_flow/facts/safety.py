@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from ...code import dotted
 from ..build import call
-from ..tree import children
+from ..tree import Statements, children
 from .plain import is_flow_call
-
-__all__ = ["Leave", "Places", "places_of", "refuse_unsafe", "with_memory"]
 
 _MUTATORS = frozenset(
     {"append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "put", "remove"}
@@ -130,8 +129,8 @@ def places_of(statements: Sequence[cst.CSTNode], bound: frozenset[str], construc
     items: dict[tuple[str, str], None] = {}
     for target in _targets(statements):
         if isinstance(target, cst.Attribute):
-            owner = _dotted(target.value)
-            if owner is None or owner.split(".")[0] in bound:
+            owner = dotted(target.value)
+            if not owner or owner.split(".")[0] in bound:
                 raise Leave(construct, line, f"the body assigns the attribute {target.attr.value} of an expression")
             attributes.setdefault((owner, target.attr.value))
         elif isinstance(target, cst.Subscript) and _is_item(target, bound):
@@ -161,8 +160,8 @@ def _parts(target: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 def _is_item(target: cst.Subscript, bound: frozenset[str]) -> bool:
     """True where this may be an item of a list or dict that existed before: a plain key of a name or attribute."""
-    owner = _dotted(target.value)
-    if owner is None or owner.split(".")[0] in bound or len(target.slice) != 1:
+    owner = dotted(target.value)
+    if not owner or owner.split(".")[0] in bound or len(target.slice) != 1:
         return False
     index = target.slice[0].slice
     if not isinstance(index, cst.Index):
@@ -200,24 +199,15 @@ class _Memory(cst.CSTTransformer):
         return updated_node.with_changes(target=self._wrapped(updated_node.target))
 
 
-def with_memory(statements: Sequence[cst.CSTNode], bound: frozenset[str]) -> list[cst.CSTNode]:
+def with_memory(statements: Statements, bound: frozenset[str]) -> Statements:
     """The statements, with every item assignment that no place covers held to tensors."""
-    visited = []
+    visited: Statements = []
     for statement in statements:
         writes = any(isinstance(target, cst.Subscript) for target in _targets([statement]))
         changed = statement.visit(_Memory(bound)) if writes else statement
-        assert isinstance(changed, cst.CSTNode)
+        assert isinstance(changed, cst.BaseStatement)
         visited.append(changed)
     return visited
-
-
-def _dotted(node: cst.CSTNode) -> str | None:
-    if isinstance(node, cst.Name):
-        return node.value
-    if isinstance(node, cst.Attribute):
-        owner = _dotted(node.value)
-        return None if owner is None else f"{owner}.{node.attr.value}"
-    return None
 
 
 def _code(node: cst.CSTNode) -> str:

@@ -9,8 +9,6 @@ import libcst as cst
 from ..tree import descendants
 from .names import uses_of
 
-__all__ = ["is_compiled", "own_names", "plain_names", "shared_names"]
-
 
 def is_compiled(node: cst.FunctionDef | cst.ClassDef) -> bool:
     """True where a decorator hands the source to a compiler of its own."""

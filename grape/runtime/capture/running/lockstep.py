@@ -11,12 +11,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....model import OpRecord, Position
 from ....model.call import Args, Kwargs
-from ....tracing import ANNOTATIONS, HOST_READS, PositionFinder, RecordedCall, Recorder, UnseenMode, contents_of
+from ....tracing import (
+    ANNOTATIONS,
+    HOST_READS,
+    Operator,
+    PositionFinder,
+    RecordedCall,
+    Recorder,
+    UnseenMode,
+    contents_of,
+)
 
 __all__ = ["Diverged", "HostConstants", "Lockstep"]
 
@@ -71,7 +79,7 @@ class Lockstep(TorchDispatchMode):
         return self._recorder.finish()
 
     def __torch_dispatch__(
-        self, func: OpOverload[..., object], types: object, args: Args = (), kwargs: Kwargs | None = None
+        self, func: Operator, types: object, args: Args = (), kwargs: Kwargs | None = None
     ) -> object:
         kwargs = kwargs or {}
         if self._suspended or func.namespace == ANNOTATIONS:
@@ -79,7 +87,7 @@ class Lockstep(TorchDispatchMode):
         with torch._C.DisableTorchFunction():
             return self._step(func, args, kwargs)
 
-    def _step(self, func: OpOverload[..., object], args: Args, kwargs: Kwargs) -> object:
+    def _step(self, func: Operator, args: Args, kwargs: Kwargs) -> object:
         reference = self._reference
         ops = reference.trace.ops
         expected = ops[self._next] if self._next < len(ops) else None

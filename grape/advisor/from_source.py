@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...model import CODES, Finding, Position
-from .sources import Placed, find_in_sources
-
-__all__ = ["advise_sources"]
+from ..model import CODES, Finding, Position
+from .rules import IN_SOURCE
+from .static.sources import Placed, find_in_sources
 
 _FIRST = ("GR101", "GR102", "GR103", "GR302", "GR401", "GR405", "GR404", "GR202", "GR403")
 _ORDER = (*_FIRST, *(code for code in CODES if code not in _FIRST))
@@ -19,7 +18,7 @@ def advise_sources(sources: Sequence[tuple[str, str]]) -> tuple[Finding, ...]:
 
     Nothing is run, so that nothing has a cost: every finding is a hint. Code without tensors has none.
     """
-    placed = find_in_sources(tuple(sources))
+    placed = find_in_sources(tuple(sources), IN_SOURCE)
     names = [name for name, _ in sources]
     ordered = sorted(placed, key=lambda one: (_ORDER.index(one.finding.code), names.index(one.file), one.finding.line))
     return tuple(map(_finding, ordered))
