@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import os
 import random
 import sys
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +15,12 @@ from typing import TYPE_CHECKING
 import IPython
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from jupyter_client.launcher import launch_kernel
+from jupyter_client.provisioning import local_provisioner
 from traitlets.config import Config
 
 from grape.magics import unload
+from tests.processes import Program
 
 if TYPE_CHECKING:
     from tests.integration.notebook import Notebook
@@ -38,6 +43,44 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Interacti
     atexit.unregister(made.atexit_operations)
     made.atexit_operations()
     InteractiveShell.clear_instance()
+
+
+class ForkedKernel(Program):
+    """As much of a `subprocess.Popen` as jupyter_client asks of a kernel's process."""
+
+    stdin = stdout = stderr = None
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+@pytest.fixture(scope="module")
+def forked_kernels() -> Iterator[None]:
+    """Kernels that this process starts have imported torch and Grape already. Tests that are about what happens when
+    they are imported in a kernel do without.
+    """
+
+    def launch(command: list[str], *, env: dict[str, str], cwd: str | None = None, **_: object) -> ForkedKernel:
+        words = [word for word in command[1:] if not word.startswith("-X")]
+        made = ForkedKernel(*words, cwd=Path(cwd or "."), environment=env | {"JPY_PARENT_PID": str(os.getpid())})
+        until = time.monotonic() + 60
+        while not made.is_itself():  # signals go to its process group
+            assert made.poll() is None and time.monotonic() < until, "the kernel did not start"
+            time.sleep(0.002)
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_provisioner, "launch_kernel", launch)
+        yield
+
+
+@pytest.fixture
+def new_kernels(forked_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this test kernels are new interpreters, as everywhere else."""
+    monkeypatch.setattr(local_provisioner, "launch_kernel", launch_kernel)
 
 
 @pytest.fixture
