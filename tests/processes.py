@@ -6,6 +6,7 @@ which most tests are not about. What is about a start, an end or the names of mo
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import traceback
 import types
 import warnings
@@ -31,6 +33,7 @@ ROOT = Path(__file__).parents[1]
 M_MMAP_THRESHOLD = -3
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["tests.warm"])
+_KEPT: list[object] = []
 
 
 def environment_of(*folders: Path) -> dict[str, str]:
@@ -98,7 +101,27 @@ def ran(
 
 
 def _run(words: tuple[str, ...], cwd: str, environment: dict[str, str], files: list[str]) -> None:
-    """Be `python *words`, in the process that was forked."""
+    """Be `python *words`, in the process that was forked, to its end."""
+    code = 1
+    try:
+        _begin(cwd, environment, files)
+        _execute(*words)
+        code = 0
+    except SystemExit as ends:
+        code = ends.code if isinstance(ends.code, int) else int(ends.code is not None)
+        if code and not isinstance(ends.code, int):
+            print(ends.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # what the program holds is not taken apart: a group of gloo's may never end then
+
+
+def _begin(cwd: str, environment: dict[str, str], files: list[str]) -> None:
     me = multiprocessing.current_process()
     me.name, me._config["daemon"], process._parent_process = "MainProcess", False, None
     os.setsid()
@@ -113,21 +136,23 @@ def _run(words: tuple[str, ...], cwd: str, environment: dict[str, str], files: l
     sys.path[:] = ["", *paths, *(path for path in sys.path if path not in ("", *paths))]
     random.seed()
     numpy.random.seed()
-    if words[0] == "-W":
-        warnings.simplefilter(words[1])
-        words = words[2:]
-    kind, *rest = words
-    if kind == "-c":
+
+
+def _execute(kind: str, *rest: str) -> None:
+    if kind == "-W":
+        warnings.simplefilter(rest[0])
+        _execute(*rest[1:])
+    elif kind == "-c":
         sys.argv = ["-c", *rest[1:]]
         main = sys.modules["__main__"] = types.ModuleType("__main__")
         exec(compile(rest[0], "<string>", "exec"), vars(main))
     elif kind == "-m":
-        sys.argv = rest
-        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        sys.argv = [*rest]
+        _KEPT.append(runpy.run_module(rest[0], run_name="__main__", alter_sys=True))
     else:
-        sys.argv = [*words]
+        sys.argv = [kind, *rest]
         sys.path[0] = os.path.dirname(os.path.abspath(kind))
-        runpy.run_path(kind, run_name="__main__")
+        _KEPT.append(runpy.run_path(kind, run_name="__main__"))
 
 
 def lines_of(code: str, *folders: Path) -> list[str]:

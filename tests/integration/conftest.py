@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import os
 import random
 import sys
-import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +18,7 @@ from jupyter_client.provisioning import local_provisioner
 from traitlets.config import Config
 
 from grape.magics import unload
-from tests.processes import Program
+from tests.kernels import launch
 
 if TYPE_CHECKING:
     from tests.integration.notebook import Notebook
@@ -45,33 +43,11 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Interacti
     InteractiveShell.clear_instance()
 
 
-class ForkedKernel(Program):
-    """As much of a `subprocess.Popen` as jupyter_client asks of a kernel's process."""
-
-    stdin = stdout = stderr = None
-
-    def poll(self) -> int | None:
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-
 @pytest.fixture(scope="module")
 def forked_kernels() -> Iterator[None]:
     """Kernels that this process starts have imported torch and Grape already. Tests that are about what happens when
     they are imported in a kernel do without.
     """
-
-    def launch(command: list[str], *, env: dict[str, str], cwd: str | None = None, **_: object) -> ForkedKernel:
-        words = [word for word in command[1:] if not word.startswith("-X")]
-        made = ForkedKernel(*words, cwd=Path(cwd or "."), environment=env | {"JPY_PARENT_PID": str(os.getpid())})
-        until = time.monotonic() + 60
-        while not made.is_itself():  # signals go to its process group
-            assert made.poll() is None and time.monotonic() < until, "the kernel did not start"
-            time.sleep(0.002)
-        return made
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_provisioner, "launch_kernel", launch)
         yield
