@@ -52,8 +52,12 @@ class Program:
         self._files = [folder / name for name in ("out", "err")]
         request = (words, str(cwd), dict(given), [*map(str, self._files)])
         self._process = _FORKS.Process(target=_run, args=request, daemon=True)
-        with mock.patch.dict(os.environ, environment_of()):  # the process that forks may have to be started
-            self._process.start()
+        main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")  # it would be run again
+        try:
+            with mock.patch.dict(os.environ, environment_of()):  # the process that forks may have to be started
+                self._process.start()
+        finally:
+            sys.modules["__main__"] = main
         self.pid = self._process.pid
 
     @property
