@@ -19,8 +19,11 @@ demo: streams
 	@$(BIN)/grape demo
 
 # A worker that crashes ends the run: pytest-xdist 3.8 waits for ever for one that took its place (its issue 1323).
+# Tests start many processes: none of them compiles Grape again. Folders come in the order of their names, so that what
+# takes long (tests/browser, tests/integration) is not what everybody waits for at the end.
 test: lint chromium streams
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile
+	$(BIN)/python -m compileall -q grape
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
 # Operator streams are C++, compiled once for the torch that is installed. Where that fails there are regions only.
 streams: $(VENV)/.grape-installed

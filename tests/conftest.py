@@ -93,10 +93,6 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     return report
 
 
-def _functions(owner: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(owner).items() if callable(value)}
-
-
 def _torch_state() -> dict[str, Any]:
     """Everything of torch that a session may change for a while. Empty where torch is not imported."""
     torch = sys.modules.get("torch")
@@ -116,16 +112,12 @@ def _torch_state() -> dict[str, Any]:
         "default dtype": torch.get_default_dtype(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "functions": {
-            f"{name}.{key}": value
-            for name, owner in (
-                ("torch.nn.Module", torch.nn.Module),
-                ("torch.Tensor", torch.Tensor),
-                ("torch.cuda", torch.cuda),
-                ("torch.cuda.graphs", torch.cuda.graphs),
-                ("torch.overrides", torch.overrides),
-                ("torch", torch),
-            )
-            for key, value in _functions(owner).items()
+            "torch.nn.Module": dict(vars(torch.nn.Module)),
+            "torch.Tensor": dict(vars(torch.Tensor)),
+            "torch.cuda": dict(vars(torch.cuda)),
+            "torch.cuda.graphs": dict(vars(torch.cuda.graphs)),
+            "torch.overrides": dict(vars(torch.overrides)),
+            "torch": dict(vars(torch)),
         },
     }
 
@@ -142,7 +134,7 @@ def _fresh_torch_state() -> dict[str, Any]:
         "autocast": (False, False),
         "default dtype": torch.float32,
         "deterministic algorithms": False,
-        "functions": {"torch.nn.Module.__call__": torch.nn.Module._wrapped_call_impl},
+        "functions": {"torch.nn.Module": {"__call__": torch.nn.Module._wrapped_call_impl}},
     }
 
 
@@ -198,12 +190,18 @@ def _process_state() -> dict[str, Any]:
     }
 
 
+def _exchanged(known: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """A patch of Grape's that was there before belongs to a graphed function of an earlier test."""
+    if known != now:
+        changed = ((key, one) for key, one in known.items() if now.get(key) is not one)
+        yield from (key for key, one in changed if callable(one) and not _of_grape(one))
+
+
 def _survivors(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
     for name, value in before.items():
         if name == "functions":
-            # A patch of Grape's that was there before belongs to a graphed function of an earlier test.
-            changed = (key for key, function in value.items() if after[name].get(key) is not function)
-            yield from (key for key in changed if not _of_grape(value[key]))
+            for owner, known in value.items():
+                yield from (f"{owner}.{key}" for key in _exchanged(known, after[name][owner]))
         elif after[name] != value:
             yield f"{name}: {value!r} became {after[name]!r}"
 

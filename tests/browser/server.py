@@ -30,6 +30,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
 }
 
+# JupyterLab whose kernels have imported torch and Grape already; what they are forked from starts beside it.
+SERVER = """
+import os, sys
+sys.path[0] = os.environ["PYTHONPATH"]
+from multiprocessing import forkserver
+from jupyter_client.provisioning import local_provisioner
+from jupyterlab.labapp import main
+from tests.kernels import launch
+local_provisioner.launch_kernel = launch
+forkserver.ensure_running()
+sys.argv[0] = "jupyter-lab"
+sys.exit(main())
+"""
+
 
 def chromium_path() -> str | None:
     """The system's Chromium, or the one that GRAPE_CHROMIUM names."""
@@ -86,7 +100,7 @@ def serve(home: Path, base: str = "/") -> Iterator[Jupyter]:
     }
     port = _free_port()
     command = [
-        *(sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--expose-app-in-browser"),
+        *(sys.executable, "-c", SERVER, "--no-browser", "--allow-root", "--expose-app-in-browser"),
         *(f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token="),
         *("--ServerApp.open_browser=False", f"--ServerApp.root_dir={folder}", f"--ServerApp.base_url={base}"),
     ]

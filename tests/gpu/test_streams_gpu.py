@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from benchmarks._numbering import level
 from grape import native
 from grape.streams import Evidence, Settings, Stream, open_stream, session
-from tests.processes import lines_of
+from tests.processes import lines_of_an_interpreter
 from tests.property.stream_cases import CASES, RAISES, batches, mlp
 from tests.property.stream_programs import flat, needs_compiler
 
@@ -350,14 +350,14 @@ def test_beside_torchscript_nothing_is_deferred() -> None:
     Where it ran no stream opens any more, and what it fuses comes after its first calls: so once in a process without a
     stream, once in one with.
     """
-    (plain,) = lines_of(f"{BESIDE_TORCHSCRIPT}\n    print(loop())")
+    (plain,) = lines_of_an_interpreter(f"{BESIDE_TORCHSCRIPT}\n    print(loop())")
     code = """
     with open_stream(EAGER_TO_MATCH) as stream:
         print(loop())
     print(stream.evidence().written["beside TorchScript"])
     print(open_stream(EAGER_TO_MATCH).reason)
     """
-    found, written, refused = lines_of(BESIDE_TORCHSCRIPT + code)
+    found, written, refused = lines_of_an_interpreter(BESIDE_TORCHSCRIPT + code)
     assert found == plain
     assert int(written) > 0
     assert "TorchScript ran" in refused

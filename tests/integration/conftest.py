@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 import IPython
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from jupyter_client.launcher import launch_kernel
+from jupyter_client.provisioning import local_provisioner
 from traitlets.config import Config
 
 from grape.magics import unload
+from tests.kernels import launch
 
 if TYPE_CHECKING:
     from tests.integration.notebook import Notebook
@@ -38,6 +41,22 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Interacti
     atexit.unregister(made.atexit_operations)
     made.atexit_operations()
     InteractiveShell.clear_instance()
+
+
+@pytest.fixture(scope="module")
+def forked_kernels() -> Iterator[None]:
+    """Kernels that this process starts have imported torch and Grape already. Tests that are about what happens when
+    they are imported in a kernel do without.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_provisioner, "launch_kernel", launch)
+        yield
+
+
+@pytest.fixture
+def new_kernels(forked_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this test kernels are new interpreters, as everywhere else."""
+    monkeypatch.setattr(local_provisioner, "launch_kernel", launch_kernel)
 
 
 @pytest.fixture

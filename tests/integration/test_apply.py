@@ -17,6 +17,8 @@ from grape.rewrite import Rewritten
 from grape.rewrite.registry import fix
 from tests.unit.rewrite_cases import finding
 
+pytestmark = pytest.mark.usefixtures("forked_kernels")
+
 SETUP = """\
 import torch
 torch.manual_seed(0)
@@ -90,7 +92,7 @@ def _printed(path: Path) -> str:
     notebook = nbformat.read(path, as_version=4)
     notebook.cells = [cell for cell in notebook.cells if "skip-execution" not in cell.metadata.get("tags", [])]
     NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
-    return str(notebook.cells[-1].outputs[0].text)
+    return "".join(output.text for output in notebook.cells[-1].outputs)
 
 
 Report = Callable[..., Path]

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from jupyter_client.manager import start_new_kernel
 
+pytestmark = pytest.mark.usefixtures("forked_kernels")
+
 SETUP = """\
 import torch
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh()).eval()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,17 +13,17 @@ import torch
 import torch._dynamo  # transformers imports it later, and it wraps functions of torch for good
 
 from grape.runtime.backends.tape.backend import TapeBackend
+from tests.processes import ROOT, environment_of, lines_of, ran
 
-ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
 T = TypeVar("T")
 MODELS = ("gpt2", "vit", "lstm", "gnn")
 
 
 def run(tmp_path: Path, script: str, *arguments: str) -> dict[str, Any]:
     """Run the script with its results going to `tmp_path`; the results, or a failure that shows what it printed."""
-    environment = {**os.environ, "OUT": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(ROOT / "benchmarks" / f"{script}.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200, check=False)
+    environment = environment_of() | {"OUT": str(tmp_path)}
+    done = ran(str(BENCHMARKS / f"{script}.py"), *arguments, environment=environment, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads((tmp_path / f"{script}.json").read_text())
     assert {"gpu", "driver", "torch", "python", "grape"} <= found["machine"].keys()
@@ -56,11 +53,8 @@ def test_decode_loops_replay_and_agree(tmp_path: Path) -> None:
         assert {"copied_bytes_per_call", "alias_hits", "alias_misses"} <= result["region"].keys()
 
 
-def test_cells_whose_control_flow_follows_data_agree_with_the_rewrites_applied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_whose_control_flow_follows_data_agree_with_the_rewrites_applied(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     parts = run(tmp_path, "control_flow", "--small", "--runs", "1")["parts"]
     assert list(parts) == ["a", "b", "c", "d", "e"]
     for name, part in parts.items():
@@ -76,9 +70,8 @@ TRAINED = {"written": {"speech", "graph"}, "fused": {"gpt2"}}
 
 
 @pytest.mark.parametrize("variant", TRAINED)
-def test_cells_that_train_end_as_the_plain_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
+def test_cells_that_train_end_as_the_plain_ones(tmp_path: Path, variant: str) -> None:
     pytest.importorskip("transformers")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     names = TRAINED[variant]
     sizes = ("--small", "--runs", "1", "--learn", "2")
     parts = run(tmp_path, "training", *sizes, "--variants", variant, "--only", *names)["parts"]
@@ -97,8 +90,7 @@ def test_cells_that_train_end_as_the_plain_ones(tmp_path: Path, monkeypatch: pyt
         assert row["plain"]["run_ms"]["n"] == row["grape"]["run_ms"]["n"] == 1
 
 
-def test_a_policy_replays_between_the_steps_of_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_a_policy_replays_between_the_steps_of_its_environment(tmp_path: Path) -> None:
     sizes = ("--small", "--runs", "1", "--learn", "2", "--variants", "fused")
     row = run(tmp_path, "training", *sizes, "--only", "policy")["parts"]["policy"]["fused"]
     assert row["repeatable"] is True and row["identical"] is True and not row["errors"]
@@ -153,7 +145,7 @@ def test_what_differs_under_grape_and_not_between_plain_runs(
     differences: list[str],
     apart: dict[str, list[float]],
 ) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
     libraries = importlib.import_module("libraries")
     row = libraries.compared({"plain": a_run(2.0, 1.0), "again": again, "grape": grape})
     assert sorted(row["differences"]) == sorted(f"pass {n}: {name}" for n in (1, 2, 3) for name in differences)
@@ -198,7 +190,7 @@ class TapePool:
 def test_handwritten_baselines_give_the_bits_of_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Grape is compared with must itself be right, pass after pass."""
     pytest.importorskip("transformers")
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
     handwritten, decode, measure = (importlib.import_module(name) for name in ("_handwritten", "decode", "_measure"))
     monkeypatch.setattr(handwritten, "Pool", TapePool)
     monkeypatch.setattr(TapePool, "kept", [])
@@ -231,16 +223,7 @@ print(json.dumps([found, shapes.of_longest(job, 2)]))
 def test_shapes_share_executables_and_agree() -> None:
     """In a process of its own, as the benchmark runs: it measures the process's memory."""
     pytest.importorskip("transformers")
-    paths = os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", SHAPES],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found, longest = json.loads(done.stdout.splitlines()[-1])
+    found, longest = json.loads(lines_of(SHAPES, BENCHMARKS)[-1])
     account = found["account"]
     assert found["identical"] is True and max(done["replays"] for done in found["sessions"]) == 4, found["sessions"]
     assert account["graphs"] >= 4 > account["classes"] >= 1 and account["alone"] == 0
@@ -251,7 +234,7 @@ def test_shapes_share_executables_and_agree() -> None:
 
 def test_baselines_of_shapes_give_the_bits_of_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
     handwritten, shapes, measure = (importlib.import_module(name) for name in ("_handwritten", "shapes", "_measure"))
     for module in (handwritten, shapes):
         monkeypatch.setattr(module, "Pool", TapePool)

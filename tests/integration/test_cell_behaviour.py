@@ -16,6 +16,8 @@ from jupyter_client.manager import KernelManager, start_new_kernel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+pytestmark = pytest.mark.usefixtures("forked_kernels")
+
 SETUP = """\
 import random
 import torch

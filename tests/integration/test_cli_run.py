@@ -20,6 +20,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from grape.cli import main
 from tests.integration.notebook_files import notebook_file
 
+pytestmark = pytest.mark.usefixtures("forked_kernels")
+
 MODEL = """\
 import torch
 torch.manual_seed(0)
@@ -66,6 +68,7 @@ def flags(outputs: dict[str, Path]) -> list[str | Path]:
     return [word for name, path in outputs.items() for word in (f"--{name}", path)]
 
 
+@pytest.mark.usefixtures("new_kernels")
 def test_one_cell_is_measured_and_everything_is_written(
     tmp_path: Path, outputs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -289,12 +292,13 @@ class TestTheKernel:
         marker = tmp_path / "pid"
         setup = f"import os, signal, torch\nwith open({str(marker)!r}, 'w') as file:\n    file.write(str(os.getpid()))"
         stubborn = "%%grape\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True:\n    pass"
-        assert run(notebook_file(tmp_path, setup, stubborn), "--timeout", "8", *flags(outputs)) == 3
-        assert "grape: cell 2 ran longer than the --timeout of 8.0 s" in capsys.readouterr().err
+        assert run(notebook_file(tmp_path, setup, stubborn), "--timeout", "2", *flags(outputs)) == 3
+        assert "grape: cell 2 ran longer than the --timeout of 2.0 s" in capsys.readouterr().err
         assert {file.read_text() for file in outputs.values()} == {"from before"}
         with pytest.raises(ProcessLookupError):
             os.kill(int(marker.read_text()), 0)
 
+    @pytest.mark.usefixtures("new_kernels")
     def test_without_grape(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:

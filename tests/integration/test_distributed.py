@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch.distributed
 
-ROOT = Path(__file__).parents[2]
+from tests.processes import Program, environment_of
 
 pytestmark = pytest.mark.skipif(
     not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="torch without gloo"
@@ -22,17 +19,10 @@ def test_ranks_train_as_without_grape(world: int, tmp_path: Path) -> None:
     """DDP (module, whole step, inner module, `no_sync`), FSDP2, tensor parallelism, collectives; graphs from before the
     group wait.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "tests.integration.distributed_ranks"]
+    environment = environment_of() | {"GRAPE_REFERENCE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    words = ("-m", "tests.integration.distributed_ranks")
     ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(world), str(tmp_path / "store")],
-            cwd=ROOT,
-            env=environment | {"GRAPE_REFERENCE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        Program(*words, str(rank), str(world), str(tmp_path / "store"), environment=environment)
         for rank in range(world)
     ]
     try:

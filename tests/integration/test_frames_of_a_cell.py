@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +14,7 @@ from IPython.utils.capture import capture_output
 
 from grape.magics import load
 from grape.runtime.dispatch.frames import brings_watchers, looks_at_frames, mentioned_in
+from tests.processes import lines_of
 
 SETUP = """\
 import contextlib, gc, sys, threading, types, warnings, weakref
@@ -300,9 +299,7 @@ def test_an_audit_hook_of_the_notebook_ends(calls: str) -> None:
         f"    if on[0] and count[0] < 2000:\n        count[0] += 1\n        {calls}\nsys.addaudithook(hook)\n"
     )
     cell = "%%grape --no-widget\n" + LOOP.format(before="on[0] = True", after="on[0] = False")
-    code = AUDITED.format(setup=setup, cell=cell)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0 and done.stdout.rstrip().endswith("ended"), (done.stdout + done.stderr)[-4000:]
+    assert lines_of(AUDITED.format(setup=setup, cell=cell))[-1] == "ended"
 
 
 def test_what_code_may_lead_to_is_found_by_its_names() -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from tests.integration.test_cell_behaviour import ANSI, merged, run_all, without_report
 
+pytestmark = pytest.mark.usefixtures("forked_kernels")
+
 SETUP = """\
 import sys
 import torch

@@ -15,6 +15,8 @@ from grape.rewrite.registry import fix
 from tests.integration.notebook_files import notebook_file
 from tests.unit.rewrite_cases import finding
 
+pytestmark = pytest.mark.usefixtures("forked_kernels")
+
 SETUP = """\
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -62,5 +64,5 @@ def test_prefetched_batches_in_a_notebook(tmp_path: Path, capsys: pytest.Capture
     printed = []
     for notebook in (nbformat.read(path, as_version=4), rewritten):
         NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
-        printed.append(notebook.cells[-1].outputs[0].text)
+        printed.append("".join(output.text for output in notebook.cells[-1].outputs))
     assert printed[0] == printed[1]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed
 
+from tests.processes import Program, environment_of
 from tests.property.stream_programs import needs_compiler
 
-ROOT = Path(__file__).parents[2]
 HEADS = ("", "%%grape")
 
 pytestmark = [
@@ -25,24 +23,13 @@ pytestmark = [
 ]
 
 
-def start(scenario: str, head: str, store: Path, world: int = 2) -> list[subprocess.Popen[str]]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    environment |= {"GRAPE_REFERENCE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.integration.rank_cells", scenario, head]
-    return [
-        subprocess.Popen(
-            [*command, str(rank), str(world), str(store)],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
+def start(scenario: str, head: str, store: Path, world: int = 2) -> list[Program]:
+    environment = environment_of() | {"GRAPE_REFERENCE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    words = ("-W", "ignore", "-m", "tests.integration.rank_cells", scenario, head)
+    return [Program(*words, str(rank), str(world), str(store), environment=environment) for rank in range(world)]
 
 
-def cells(ranks: list[subprocess.Popen[str]], name: str) -> list[list[dict[str, Any]]]:
+def cells(ranks: list[Program], name: str) -> list[list[dict[str, Any]]]:
     """What came of each rank's cells. All ranks have to end."""
     try:
         outputs = [rank.communicate(timeout=120) for rank in ranks]

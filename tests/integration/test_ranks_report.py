@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch.distributed
 
-from tests.processes import ROOT
+from tests.processes import environment_of
 from tests.property.stream_programs import needs_compiler
 
 pytestmark = [
@@ -49,12 +49,7 @@ dist.destroy_process_group()
 
 
 def torchrun(folder: Path, *arguments: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "GRAPE_REFERENCE": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = environment_of() | {"GRAPE_REFERENCE": "1", "CUDA_VISIBLE_DEVICES": ""}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     for _ in range(4):
         done = subprocess.run(
@@ -165,12 +160,7 @@ print("verdict:", alone)
 def test_children_of_a_cell_train_as_without_grape(engine: str, tmp_path: Path) -> None:
     """In the manner of `accelerate.notebook_launcher`: forked in a cell, with functions of the notebook."""
     (tmp_path / "cells.py").write_text(FORKED)
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "GRAPE_REFERENCE": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = environment_of() | {"GRAPE_REFERENCE": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "cells.py", engine]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False

@@ -14,6 +14,8 @@ from grape.cli.entry import main
 from tests.integration.notebook_files import notebook_file
 from tests.integration.test_apply_magic import Kernel
 
+pytestmark = pytest.mark.usefixtures("forked_kernels")
+
 SETUP = """\
 import torch
 torch.manual_seed(0)

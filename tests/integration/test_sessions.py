@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import ran
 
 SCRIPT = """\
 import torch
@@ -198,7 +198,7 @@ def test_scripts(name: str, tmp_path: Path) -> None:
     """Each in a process of its own, since the engine is the process's."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + SCRIPTS[name])
-    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stderr == ""
+    done = ran(str(script), cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]

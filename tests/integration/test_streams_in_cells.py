@@ -22,7 +22,7 @@ from grape.sessions import engine
 from grape.sessions.streamed.by_streams import settings_for
 from grape.streams import Settings, shared
 from tests.integration.notebook import Notebook, is_on, nothing_left
-from tests.processes import lines_of
+from tests.processes import lines_of_an_interpreter
 from tests.property.stream_programs import needs_compiler
 
 pytestmark = needs_compiler
@@ -508,7 +508,7 @@ def test_a_script_ends_well_with_a_stream_that_nobody_closed() -> None:
         assert step.evidence().matched > 0 and len({float(k) for k in kept}) == 1
         print("end")
     """
-    assert lines_of(code) == ["end"]
+    assert lines_of_an_interpreter(code) == ["end"]
 
 
 def test_a_function_inside_a_plain_cell_counts_its_own(notebook: Notebook) -> None:

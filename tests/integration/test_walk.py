@@ -10,6 +10,8 @@ from jupyter_client.manager import start_new_kernel
 
 from tests.integration.test_apply_magic import Kernel
 
+pytestmark = pytest.mark.usefixtures("forked_kernels")
+
 DECODE = (
     """\
 import torch

@@ -1,6 +1,7 @@
 """One of several ranks, a process that runs many programs: plainly, then under a stream, and tells what differs.
 
-`python -m tests.property.rank_worker RANK` reads a line of JSON for each and answers with one.
+`python -m tests.property.rank_worker RANK TASKS` reads a line of JSON for each from the pipe
+TASKS and answers with one.
 """
 
 from __future__ import annotations
@@ -77,13 +78,13 @@ def compared(task: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main(rank: int) -> None:
+def main(rank: int, tasks: str) -> None:
     warnings.simplefilter("ignore")
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     torch.set_num_threads(1)
     answers, sys.stdout = sys.stdout, sys.stderr
-    for line in sys.stdin:
+    for line in open(tasks):  # noqa: SIM115 - until the process is killed
         task = json.loads(line)
         session._automatic = lambda device=task["device"]: device
         try:
@@ -105,4 +106,4 @@ def main(rank: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from grape import native
 from grape.streams import Evidence, Settings, Stream, open_stream, session
-from tests.processes import give_back_at_once, in_a_fork, lines_of
+from tests.processes import give_back_at_once, in_a_fork, lines_of_an_interpreter
 from tests.property.stream_programs import device, flat, needs_compiler  # noqa: F401
 
 pytestmark = [needs_compiler, pytest.mark.filterwarnings("ignore")]
@@ -312,7 +312,7 @@ def follow_with_little_memory(device: str) -> None:  # noqa: F811
 def test_memory_that_does_not_suffice_for_homes(device: str) -> None:  # noqa: F811
     """An error that code as written does not have is no answer."""
     native.load()  # with the memory that a compiler takes
-    lines_of(f"from {__name__} import follow_with_little_memory\nfollow_with_little_memory({device!r})")
+    lines_of_an_interpreter(f"from {__name__} import follow_with_little_memory\nfollow_with_little_memory({device!r})")
 
 
 def test_memory_that_ends_at_an_operator_that_is_issued_late() -> None:

@@ -20,6 +20,8 @@ from tests.property.control_flow_programs import SelectsOnly
 from tests.unit.control_flow_cases import AFTER, ASSERTIONS, CONSTRUCTS, INPUTS, arguments, bits, left_in, source_of
 
 CALLS = 20
+UNROLLED = 12
+"""Iterations of a loop that only data ends, until selects give it up: each takes as long as the first."""
 ALL = {**CONSTRUCTS, **ASSERTIONS}
 # Enough work for a region, and results in memory of their own whatever way the data took.
 AROUND = """
@@ -30,7 +32,12 @@ def around(x, y, cell, n):
 """
 
 
-pytestmark = pytest.mark.usefixtures("without_gradients")
+pytestmark = pytest.mark.usefixtures("without_gradients", "few_unrolled")
+
+
+@pytest.fixture
+def few_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SelectLowering.__init__.__kwdefaults__, "max_iterations", UNROLLED)
 
 
 def rewritten(body: str) -> str:

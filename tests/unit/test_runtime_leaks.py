@@ -21,7 +21,7 @@ from grape.runtime.replaying.entry import Entry
 from grape.sessions import engine
 from tests.unit.sabotage import warm
 
-CYCLES = 120
+CYCLES = 60
 CALLS = 16
 """In a session: enough to observe, to capture and to replay."""
 SETTLED = 20
