@@ -27,7 +27,7 @@ def _built() -> Path:
         library.parent.mkdir(parents=True, exist_ok=True)
         with build._locked(library.with_suffix(".lock")):
             made = library.with_suffix(".part")
-            command = [*compiler, *build._flags(), "-O0", str(SOURCE), "-o", str(made), *build._libraries()]
+            command = [*compiler, *build._flags(), str(SOURCE), "-o", str(made), *build._libraries()]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
             made.replace(library)
