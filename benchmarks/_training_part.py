@@ -227,7 +227,7 @@ class Bench:
         from grape.runtime import account
         from grape.sessions import engine
 
-        held = account(engine().situation)
+        held = account(engine().context)
         self.found |= {
             "verdict": report["verdict"],
             "regions": report["regions"],

@@ -241,7 +241,7 @@ def copied(part: Part, workload: Workload) -> dict[str, Any]:
     from grape.sessions import engine
 
     def now() -> tuple[int, int]:
-        regions = list(engine().situation.regions)
+        regions = list(engine().context.regions)
         return sum(one.replays for one in regions), sum(one.ledger.copied_bytes for one in regions)
 
     marked = [now()]

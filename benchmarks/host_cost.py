@@ -292,9 +292,9 @@ def main() -> int:
     transformers.logging.set_verbosity_error()
     device = torch.device(options.device)
     from grape.runtime.backends.cuda.backend import CudaBackend
-    from grape.runtime.backends.tape.backend import TapeBackend
+    from grape.runtime.backends.reference.backend import ReferenceBackend
 
-    backend = CudaBackend if device.type == "cuda" else TapeBackend
+    backend = CudaBackend if device.type == "cuda" else ReferenceBackend
     results = {}
     for name in options.only:
         results[name] = measure(name, device, options.calls, options.learning, backend)

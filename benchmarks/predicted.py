@@ -43,7 +43,7 @@ def measure(workload: Workload) -> list[dict[str, Any]]:
 
     passes(workload, 2)
     foretold = {region["name"]: region for region in reported(workload, profile=True)["regions"]}
-    known_of = {region.name: region.evidence() for region in engine().situation.regions}
+    known_of = {region.name: region.evidence() for region in engine().context.regions}
     engine().reset()
     replays = -1
     for _ in range(SESSIONS):

@@ -172,11 +172,11 @@ class Serving:
         from grape.sessions import engine
 
         if self._as_begun is None:
-            self._as_begun = engine().situation.serves
-        engine().situation.serves = on and self._as_begun  # else a stream would serve plain cells
+            self._as_begun = engine().context.serves
+        engine().context.serves = on and self._as_begun  # else a stream would serve plain cells
         if not on:
             engine().interceptor.remove()
-            engine().hoister.withdraw()
+            engine().outliner.withdraw()
 
 
 def run_cell(shell: Any, source: str) -> tuple[float, str, str | None]:

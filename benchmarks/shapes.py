@@ -355,7 +355,7 @@ def without_working_set(measure: Callable[[], int]) -> int | None:
     """What `measure` gives while nothing is kept on the host that a replay can make again."""
     from grape.sessions import engine
 
-    store = engine().situation.executables
+    store = engine().context.executables
     if store is None:
         return None
     budget, store.graph_budget_bytes = store.graph_budget_bytes, 0
@@ -382,13 +382,13 @@ def of_grape(
     eager = timed_passes(job, {"eager": work}, 1, expected)["eager"]
     before, host, heap = free_bytes(), resident_bytes(), heap_bytes()
     phases = {"capture": (InStep, "capture"), "verify": (Verification, "verify"), "whole": (_Attempt, "run")}
-    if engine().situation.executables is not None:
+    if engine().context.executables is not None:
         phases["admit"] = (_Attempt, "admit")
     with clocked(**phases) as capturing:
         passes, right = learn(work, sessions, expected)
     grown = fallen(before)
     host_grown, heap_now = resident_bytes() - host, heap_bytes()
-    store, held = engine().situation.executables, account(engine().situation)
+    store, held = engine().context.executables, account(engine().context)
     beside = without_working_set(lambda: resident_bytes() - host)
     found: dict[str, Any] = {
         "sessions": passes,
@@ -446,7 +446,7 @@ def of_longest(job: Job, sessions: int) -> dict[str, Any]:
     timed(work)
     before, host = free_bytes(), resident_bytes()
     passes, _ = learn(work, min(2, sessions), None)
-    held = account(engine().situation)
+    held = account(engine().context)
     return {
         "sessions": passes,
         "grown_bytes": fallen(before),

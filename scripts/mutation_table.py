@@ -32,9 +32,9 @@ from mutations import (
     calls,
     compression,
     first_run,
-    hoisting,
     letting_go,
     on_device,
+    outlining,
     pairs,
     ranks,
     streams,
@@ -135,16 +135,16 @@ def modes_are_unseen() -> None:
     _set(checks, "foreign_modes", _always(None))
 
 
-def prologue_is_constant() -> None:
+def value_guards_is_constant() -> None:
     from grape.runtime.replaying import entry
 
     _set(entry, "_same", _always(True))
 
 
 def reads_after_writes() -> None:
-    from grape.runtime.replaying import prologue
+    from grape.runtime.replaying import value_guards
 
-    original = prologue.slice_of
+    original = value_guards.slice_of
 
     def blind(ops: Any, ordinal: int, born: Any) -> Any:
         everything = {number for op in ops for number in (*op.written, *op.born)}
@@ -152,7 +152,7 @@ def reads_after_writes() -> None:
 
     from grape.runtime.regions import observer
 
-    _set(prologue, "slice_of", blind)
+    _set(value_guards, "slice_of", blind)
     _set(observer, "slice_of", blind)
 
 
@@ -170,13 +170,13 @@ def results_never_shared() -> None:
 
 
 def aliases_unseen_by_the_probe() -> None:
-    from grape.runtime.guarding.probe import _Writer
+    from grape.runtime.guarding.input_guard import _Writer
 
     _set(_Writer, "aliasing", _always(None))
 
 
 def tensors_unseen_by_the_probe() -> None:
-    from grape.runtime.guarding.probe import Tensors, _Writer
+    from grape.runtime.guarding.input_guard import Tensors, _Writer
 
     def leaf(self: Any, number: int, expression: str) -> None:
         if number not in self.leaves:
@@ -187,7 +187,7 @@ def tensors_unseen_by_the_probe() -> None:
 
 
 def values_unseen_by_the_probe() -> None:
-    from grape.runtime.guarding.probe import _Writer
+    from grape.runtime.guarding.input_guard import _Writer
 
     _set(_Writer, "static", _always(None))
 
@@ -231,14 +231,14 @@ def verification_is_blind() -> None:
 def probe_serves_stale_shapes() -> None:
     from grape.runtime.regions import captures
 
-    original = captures.compile_probe
+    original = captures.compile_input_guard
     first: list[Any] = []
 
-    def compile_probe(layout: Any, *, aliasing: bool) -> Any:
+    def compile_input_guard(layout: Any, *, aliasing: bool) -> Any:
         first.append(original(layout, aliasing=aliasing))
         return first[0]
 
-    _set(captures, "compile_probe", compile_probe)
+    _set(captures, "compile_input_guard", compile_input_guard)
 
 
 def written_back_never() -> None:
@@ -254,9 +254,9 @@ def inputs_never_copied() -> None:
 
 
 def random_state_stays() -> None:
-    from grape.runtime.backends.tape.backend import TapeBackend
+    from grape.runtime.backends.reference.backend import ReferenceBackend
 
-    _set(TapeBackend, "set_rng_state", _always(None))
+    _set(ReferenceBackend, "set_rng_state", _always(None))
 
 
 def state_not_restored() -> None:
@@ -351,7 +351,7 @@ ROWS = (
     Row("0.0 taken for -0.0", zeros_are_equal, (GUARDS, "-k", "minus_zero")),
     Row("autocast, grad mode, default dtype not in the key", environment_is_constant, (GUARDS, "-k", "modes or dtype")),
     Row("modes of the person not noticed", modes_are_unseen, (EFFECTS, "-k", "mode_of_the_person or function_mode")),
-    Row("values read on the host not compared", prologue_is_constant, (EFFECTS, "-k", "values_read")),
+    Row("values read on the host not compared", value_guards_is_constant, (EFFECTS, "-k", "values_read")),
     Row("reads after writes moved before them", reads_after_writes, (EFFECTS, "-k", "values_read")),
     Row("results handed out where they lie", results_in_place, (ARGUMENTS, EFFECTS, "-k", "results or kept_result")),
     Row("results that share memory separated", results_never_shared, (ARGUMENTS, "-k", "test_results")),
@@ -651,7 +651,7 @@ ROWS = (
     ),
     Row(
         "torch's guards of arguments hold always",
-        edited(f"{RUNTIME}.guarding.probe", "any(check(*leaves) for check in self._checks)", "True"),
+        edited(f"{RUNTIME}.guarding.input_guard", "any(check(*leaves) for check in self._checks)", "True"),
         (ARGUMENTS, "-k", "equal_but"),
     ),
     Row(
@@ -679,7 +679,7 @@ ROWS = (
     ),
     *training.ROWS,
     *pairs.ROWS,
-    *hoisting.ROWS,
+    *outlining.ROWS,
     *compression.ROWS,
     *ahead.ROWS,
     *first_run.ROWS,

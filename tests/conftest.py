@@ -170,9 +170,9 @@ def _graphs() -> int:
     process = sys.modules.get("grape.sessions.process")
     if process is None or process._engine is None:
         return 0
-    situation = process._engine.situation
-    stored = len(situation.executables) if situation.executables is not None else 0
-    return max(stored, sum(len(region.entries) for region in list(situation.regions)))
+    context = process._engine.context
+    stored = len(context.executables) if context.executables is not None else 0
+    return max(stored, sum(len(region.entries) for region in list(context.regions)))
 
 
 def _process_state() -> dict[str, Any]:

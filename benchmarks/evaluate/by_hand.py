@@ -24,9 +24,9 @@ class PretendedPool:
     """Stands for a pool where there is no GPU: the same rules about addresses, by the reference that Grape has."""
 
     def __init__(self) -> None:
-        from grape.runtime.backends.tape.backend import TapeBackend
+        from grape.runtime.backends.reference.backend import ReferenceBackend
 
-        self._backend = TapeBackend(poison=True)
+        self._backend = ReferenceBackend(poison=True)
 
     def warm(self, body: Callable[[], Any]) -> None:
         body()

@@ -99,9 +99,9 @@ def _on_gpu() -> str | None:
 def _on_tape() -> str | None:
     import torch
 
-    from ..runtime.backends.tape.backend import TapeBackend
+    from ..runtime.backends.reference.backend import ReferenceBackend
 
-    backend = TapeBackend()
+    backend = ReferenceBackend()
     try:
         with torch.no_grad():
             x, weight = torch.ones(8, 8), torch.eye(8)

@@ -19,7 +19,7 @@ from ..options import engine_named
 from ..quiet import same_random_stream, without_collections, without_warnings
 from .display import CellDisplay, say
 from .history import history
-from .loops import Stopwatch, hoist_loops_of
+from .loops import Stopwatch, outline_loops_of
 from .rewriting.at_once import Replacement, watch_tree
 from .rewriting.rewrites import rewrites
 from .rewriting.taken import at_once
@@ -121,8 +121,8 @@ class GrapeCell:
         self._display = CellDisplay(shell)
         self._streamed = engine_named(options.engine) == "streams"
         self._mode, self._key = self._plan()
-        hoists = not self._streamed and self._mode not in ("leave", "stream")
-        self._restore_compiler = hoist_loops_of(shell, self._ahead) if hoists else lambda: None
+        outlines = not self._streamed and self._mode not in ("leave", "stream")
+        self._restore_compiler = outline_loops_of(shell, self._ahead) if outlines else lambda: None
         self._replacement: Replacement | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._told_of_json = options.json is not None and not _can_write(options.json)

@@ -17,7 +17,7 @@ from ..failures import log_failure
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["Stopwatch", "hoist_loops_of"]
+__all__ = ["Stopwatch", "outline_loops_of"]
 
 
 class Stopwatch:
@@ -33,12 +33,12 @@ class Stopwatch:
         self.ms += (time.perf_counter() - self._since) * 1e3
 
 
-def hoist_loops_of(shell: InteractiveShell, own: Stopwatch) -> Callable[[], None]:
-    """Compile the cells of `shell` with their loops hoisted, until the call that is returned. `own` takes the time."""
+def outline_loops_of(shell: InteractiveShell, own: Stopwatch) -> Callable[[], None]:
+    """Compile the cells of `shell` with their loops outlined, until the call that is returned. `own` takes the time."""
     compiler = shell.compile
     original = type(compiler)
 
-    class HoistingCompiler(original):  # type: ignore[misc, valid-type]
+    class OutliningCompiler(original):  # type: ignore[misc, valid-type]
         """The shell's compiler. Warnings and errors of a cell are those of its plain code, which is compiled first."""
 
         def __call__(self, source: object, filename: str, symbol: str, **options: object) -> object:
@@ -46,28 +46,28 @@ def hoist_loops_of(shell: InteractiveShell, own: Stopwatch) -> Callable[[], None
             if not isinstance(source, (ast.Module, ast.Interactive)):
                 return code
             with own:
-                return _hoisted(shell, source, filename, symbol, self.flags) or code
+                return _outlined(shell, source, filename, symbol, self.flags) or code
 
-    HoistingCompiler.__name__, HoistingCompiler.__qualname__ = original.__name__, original.__qualname__
-    compiler.__class__ = HoistingCompiler
+    OutliningCompiler.__name__, OutliningCompiler.__qualname__ = original.__name__, original.__qualname__
+    compiler.__class__ = OutliningCompiler
 
     def restore() -> None:
-        if type(compiler) is HoistingCompiler:
+        if type(compiler) is OutliningCompiler:
             compiler.__class__ = original  # type: ignore[assignment]
 
     return restore
 
 
-def _hoisted(
+def _outlined(
     shell: InteractiveShell, tree: ast.Module | ast.Interactive, filename: str, symbol: str, flags: int
 ) -> object:
-    """The code with loops hoisted; None where there are none, before torch is imported, or where that fails."""
+    """The code with loops outlined; None where there are none, before torch is imported, or where that fails."""
     if "torch" not in sys.modules or shell.user_global_ns is not shell.user_ns:
         return None
     try:
-        from ..sessions import hoisted_code
+        from ..sessions import outlined_code
 
-        return hoisted_code(tree, filename, symbol, flags, shell.user_ns)
+        return outlined_code(tree, filename, symbol, flags, shell.user_ns)
     except Exception:  # the cell runs as written
-        log_failure("it hoisted the loops of a cell")
+        log_failure("it outlined the loops of a cell")
         return None

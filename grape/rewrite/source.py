@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..quiet import without_warnings
-from .hoisting import names_of
+from .outlining import names_of
 from .result import Declined
 
 _ESCAPED = re.compile(r"\s*(?:[%!?]|\S.*\?\s*$|/[A-Za-z_]|,[A-Za-z_]|;[A-Za-z_])")

@@ -9,9 +9,9 @@ from .dispatch.intercept import Interceptor
 from .dispatch.interrupts import held, hold_off, hold_off_again, let_through
 from .dispatch.trampoline import prune_traceback, typed_code
 from .graphed import GraphedFunction, graph, make_backend
-from .regions.region import Region, Situation
+from .regions.context import CellName
+from .regions.region import Region, RegionContext
 from .regions.replays import Replays
-from .regions.situation import CellName
 
 __all__ = [
     "TRACING",
@@ -22,8 +22,8 @@ __all__ = [
     "Interceptor",
     "Predictor",
     "Region",
+    "RegionContext",
     "Replays",
-    "Situation",
     "SlotStore",
     "account",
     "enforce_budget",

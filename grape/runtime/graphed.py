@@ -20,14 +20,14 @@ from .accounts.memory import account
 from .alias import Predictor
 from .backends.cuda.backend import CudaBackend
 from .backends.protocol import Backend
-from .backends.tape.backend import TapeBackend
+from .backends.reference.backend import ReferenceBackend
 from .buffers.handed_out import watch_results
 from .buffers.slots import SlotStore
 from .dispatch.intercept import apart, observed_here
 from .dispatch.interrupts import held, hold_off, let_through
 from .dispatch.trampoline import prune_traceback
 from .guarding.environment import is_transformed
-from .regions.region import Region, Situation
+from .regions.region import Region, RegionContext
 
 __all__ = ["GraphedFunction", "graph", "make_backend"]
 
@@ -39,7 +39,7 @@ def make_backend(device: torch.device | None = None) -> Backend:
     if device.type == "cuda":
         return CudaBackend(device)
     if device.type == "cpu":
-        return TapeBackend()
+        return ReferenceBackend()
     raise UsageError(f"device '{device}' is not supported; use a CUDA device, or the CPU for the reference")
 
 
@@ -79,15 +79,15 @@ class GraphedFunction:
             return self.__wrapped__(*args, **kwargs)
         if self._region is None:
             self._region = self._make_region()
-        situation = self._region.situation
-        if situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing():
+        context = self._region.context
+        if context.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing():
             return self.__wrapped__(*args, **kwargs)  # into somebody else's graph
         try:
             try:
-                self._running = situation.predictor.paused = True
+                self._running = context.predictor.paused = True
                 result = self._region.call(args, kwargs)
             finally:
-                self._running = situation.predictor.paused = False
+                self._running = context.predictor.paused = False
             if held.since is not None:
                 held.come(sys._getframe(1))
             return result
@@ -108,7 +108,7 @@ class GraphedFunction:
         graphs = len(region.entries)
         if not graphs:
             return f"{calls}, no graph yet"
-        held = account(region.situation, region)
+        held = account(region.context, region)
         nbytes = held.device_bytes if held is not None else sum(entry.nbytes for entry in region.entries)
         return f"{calls}, {region.replays:,} replayed by {graphs:,} graph{'' if graphs == 1 else 's'}, {nbytes:,} bytes"
 
@@ -118,7 +118,7 @@ class GraphedFunction:
         store = SlotStore(backend)
         self._unwatch = watch_results(store)
         hold_off(self)
-        situation = Situation(
+        context = RegionContext(
             backend=backend,
             store=store,
             predictor=Predictor(backend.device, tracer.positions),
@@ -138,7 +138,7 @@ class GraphedFunction:
             line=code.co_firstlineno if isinstance(code, types.CodeType) else 0,
             function=self.__name__,
         )
-        return Region(situation, apart(function), function, self.__name__, at)
+        return Region(context, apart(function), function, self.__name__, at)
 
     def evidence(self) -> RegionEvidence | None:
         """The evidence of the calls so far; None before the first."""
@@ -147,12 +147,12 @@ class GraphedFunction:
     def release(self) -> None:
         """Give back every graph and all memory; later calls start to observe again."""
         if self._region is not None:
-            situation = self._region.situation
+            context = self._region.context
             self._region.release()
-            situation.predictor.forget()
+            context.predictor.forget()
             self._unwatch()
             let_through(self)
-            situation.backend.close()
+            context.backend.close()
         self._region = None
 
 

@@ -8,7 +8,7 @@ from .block import session
 from .cell import Session
 from .choice import plan, session_for
 from .engine import Engine
-from .loops import hoisted_code
+from .loops import outlined_code
 from .past.history import CellKey, Mode
 from .past.remembering import recall, remember
 from .process import close_engine, engine, last_report, preload, release_abandoned
@@ -29,8 +29,8 @@ __all__ = [
     "close_engine",
     "end_plain_cell",
     "engine",
-    "hoisted_code",
     "last_report",
+    "outlined_code",
     "plan",
     "preload",
     "recall",

@@ -48,7 +48,7 @@ class Session(SeenCell):
     statements.
     """
 
-    hoists, is_known = True, True
+    outlines, is_known = True, True
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Session(SeenCell):
         self._engine = owner
         self._start = time.perf_counter()
         ahead_ms = self.cell.ahead_ms + took_ms
-        self._clock = CellClock(owner.situation.attention, ahead_ms=ahead_ms, since=self.cell.since)
+        self._clock = CellClock(owner.context.attention, ahead_ms=ahead_ms, since=self.cell.since)
         owner.session = self
         count_children()
         try:
@@ -100,51 +100,51 @@ class Session(SeenCell):
             return names(filename) if names else filename
 
         owner.names = name_of
-        situation = owner.situation
-        situation.beside_group = process_group()
+        context = owner.context
+        context.beside_group = process_group()
         self._past = owner.history.of(cell.key, self.options.applied)
-        situation.attention.begin_run(self._allowance())
+        context.attention.begin_run(self._allowance())
         if cell.mode == "leave" and self._past is not None:
             self._start = time.perf_counter()
             return
         watched = cell.mode == "watch"
-        situation.tracer.own_ns = situation.tracer.recorded_ns = 0
-        situation.observing, situation.comparing = watched, False
-        situation.apply = not self.options.profile
-        situation.tolerance = self.options.tolerance
-        situation.memory_budget = self.options.memory_budget
-        situation.progress = self._on_progress
-        situation.run += 1
-        situation.cell = CellName(source=cell.source, shown=cell.name)
-        situation.recalled = recalled_shapes(self._past)
-        situation.captured_at_s.clear()
+        context.tracer.own_ns = context.tracer.recorded_ns = 0
+        context.observing, context.comparing = watched, False
+        context.apply = not self.options.profile
+        context.tolerance = self.options.tolerance
+        context.memory_budget = self.options.memory_budget
+        context.progress = self._on_progress
+        context.run += 1
+        context.cell = CellName(source=cell.source, shown=cell.name)
+        context.recalled = recalled_shapes(self._past)
+        context.captured_at_s.clear()
         for region in owner.interceptor.regions:
             region.begin_run()
-        owner.interceptor.undisturbed(lambda: enforce_budget(situation))
-        if not situation.beside_group:
+        owner.interceptor.undisturbed(lambda: enforce_budget(context))
+        if not context.beside_group:
             owner.interceptor.install()
             owner.interceptor.withdraw_before(code, self.namespace)
             owner.adopt(self.namespace)
-        self._captures = situation.captures
+        self._captures = context.captures
         if not watched:
             self._start = time.perf_counter()
             return
-        self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
+        self._outside = Recorder(context.backend.device, limit=OUTSIDE_LIMIT)
         owner.interceptor.floor.outside = self._outside
         self._traced_as = (cell.rewritten or cell).source, owner.interceptor.codes
-        if situation.beside_group or owner.interceptor.withdrawn:
+        if context.beside_group or owner.interceptor.withdrawn:
             owner.interceptor.floor.outside = None
         elif owner.traced.get(self._traced_as) is None:
-            situation.tracer.enter()
-            situation.tracer.listen(self._outside)
+            context.tracer.enter()
+            context.tracer.listen(self._outside)
         else:
             owner.interceptor.floor.outside = None  # this very cell has been traced before
         if not owner.interceptor.withdrawn:
-            read = allocated_by(situation.backend.device)
-            memory = LineMemory(read, lambda: situation.captures) if read is not None else None
+            read = allocated_by(context.backend.device)
+            memory = LineMemory(read, lambda: context.captures) if read is not None else None
             self._lines = CellLines(cell.filename, memory, lambda: _looked_ns(owner))
-        self._memory = MemorySampler(situation.backend.device)
-        self._loaders = LoaderWatch(situation.backend.timer, situation.tracer.positions, lambda: _looked_ns(owner))
+        self._memory = MemorySampler(context.backend.device)
+        self._loaders = LoaderWatch(context.backend.timer, context.tracer.positions, lambda: _looked_ns(owner))
         if not owner.interceptor.withdrawn:
             self._memory.start()
             self._loaders.join()
@@ -154,7 +154,7 @@ class Session(SeenCell):
         """The allowance for looking at this run."""
         from ..runtime import Allowance
 
-        if self.cell.key is None or (self._engine is not None and self._engine.situation.unhurried):
+        if self.cell.key is None or (self._engine is not None and self._engine.context.unhurried):
             return Allowance()  # no later run of this cell would go on with what this one learns
         past = self._past
         if past is None or (not past.runs and past.streamless is not None):
@@ -176,42 +176,42 @@ class Session(SeenCell):
             self._lines.statement(code)
 
     def _look_between(self, owner: Engine, code: CodeType | None) -> None:
-        situation = owner.situation
-        if situation.observing and situation.attention.overdrawn:
+        context = owner.context
+        if context.observing and context.attention.overdrawn:
             owner.stand_aside()
         owner.interceptor.withdraw_before(code, self.namespace)
-        if situation.beside_group or (self.cell.mode == "watch" and not situation.observing):
-            situation.tracer.leave()
+        if context.beside_group or (self.cell.mode == "watch" and not context.observing):
+            context.tracer.leave()
             return
-        with situation.attention.spend("observe"):
+        with context.attention.spend("observe"):
             owner.adopt(self.namespace)
         if self._outside is not None and self._outside.overflowed:
-            situation.tracer.leave()
+            context.tracer.leave()
 
     def _leave(self) -> Engine | None:
         owner, self._engine = self._engine, None
         if owner is None:
             return None
         with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
-            owner.situation.backend.synchronize()  # the cell is over when its work is
+            owner.context.backend.synchronize()  # the cell is over when its work is
         if self.cell.mode == "watch":
-            tracer = owner.situation.tracer
-            owner.situation.attention.book("record", tracer.own_ns - tracer.recorded_ns)
+            tracer = owner.context.tracer
+            owner.context.attention.book("record", tracer.own_ns - tracer.recorded_ns)
             if self._lines is not None:
                 self._lines.stop()
-                owner.situation.attention.book("observe", self._lines.own_ns)
+                owner.context.attention.book("observe", self._lines.own_ns)
         self._wall_ms = self._clock.end()
-        owner.situation.beside_group |= _process_group()
+        owner.context.beside_group |= _process_group()
         if self._loaders is not None:
             self._loaders.leave()
         owner.end_afterwards()
         if self.cell.mode == "leave":
             owner.session = None
             return owner
-        owner.situation.observing = False
-        owner.situation.predictor.stop_learning()
-        owner.situation.progress = lambda text: None
-        owner.situation.tracer.leave()
+        owner.context.observing = False
+        owner.context.predictor.stop_learning()
+        owner.context.progress = lambda text: None
+        owner.context.tracer.leave()
         owner.interceptor.floor.outside = None
         with surviving("it compared the times of replays and calls as written"):
             owner.interceptor.undisturbed(owner.weigh)
@@ -248,7 +248,7 @@ class Session(SeenCell):
         if owner is None:
             raise UsageError("this session is not open")
         try:
-            with without_warnings(), owner.situation.attention.spend("report"):
+            with without_warnings(), owner.context.attention.spend("report"):
                 report = beside_ranks(self._report(owner, error), self.cell.source)
                 self.report = owner.report = report
                 return report
@@ -258,7 +258,7 @@ class Session(SeenCell):
     def shown(self) -> None:
         """The person has the report: what the next run would wait for is done now."""
         owner, found = engine(), self._prospect
-        backend = owner.situation.backend
+        backend = owner.context.backend
         if found is None or found.served or backend.kind != "cuda" or not self._streams_would_serve(owner):
             return
         with surviving("it prepared captures"):
@@ -282,7 +282,7 @@ def _looked_ns(owner: Engine) -> int:
     """Nanoseconds that Grape took of the cell so far, with what tracing outside of regions takes."""
     from ..runtime import TRACING
 
-    attention, tracer = owner.situation.attention, owner.situation.tracer
+    attention, tracer = owner.context.attention, owner.context.tracer
     spent_ms = sum(map(attention.spent_ms, _PURPOSES))
     return int(spent_ms * 1e6 + TRACING * (tracer.own_ns - tracer.recorded_ns))
 

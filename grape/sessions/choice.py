@@ -49,7 +49,7 @@ def session_for(
 
 
 def _left_to_streams(options: Options, cell: Cell) -> Past | None:
-    if cell.mode != "leave" or not engine().situation.serves:
+    if cell.mode != "leave" or not engine().context.serves:
         return None
     past = engine().history.of(cell.key, options.applied)
     return past if past is not None and past.streamless is None and past.evidence.torch_ran else None

@@ -45,27 +45,27 @@ class Engine:
 
     def __init__(self) -> None:
         # Imported here: what loads torch is loaded when the first cell runs under Grape, not with the extension.
-        from ..hoisting import Hoister
-        from ..runtime import Interceptor, Predictor, Situation, SlotStore, make_backend
+        from ..outlining import Outliner
+        from ..runtime import Interceptor, Predictor, RegionContext, SlotStore, make_backend
         from ..tracing import PositionFinder, Tracer
 
         self.names: Callable[[str], str] = lambda filename: filename
         backend = make_backend()
         tracer = Tracer(PositionFinder(lambda filename: self.names(filename)))
-        self.situation = Situation(
+        self.context = RegionContext(
             backend=backend,
             store=SlotStore(backend),
             predictor=Predictor(backend.device, tracer.positions),
             tracer=tracer,
         )
-        self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
-        self.hoister = Hoister(self.situation, self.interceptor, lambda filename: self.names(filename))
+        self.interceptor = Interceptor(self.context, lambda filename: self.names(filename))
+        self.outliner = Outliner(self.context, self.interceptor, lambda filename: self.names(filename))
         self.interceptor.on_withdrawal = self._withdraw
         self.session: OpenSession | None = None
         # Nothing gets faster on a CPU: there graphs serve only where somebody wants to see how they behave.
-        self.situation.unhurried = os.environ.get(REFERENCE) == "1"
-        self.situation.serves = backend.kind == "cuda" or self.situation.unhurried
-        self.situation.stand_aside = self.stand_aside
+        self.context.unhurried = os.environ.get(REFERENCE) == "1"
+        self.context.serves = backend.kind == "cuda" or self.context.unhurried
+        self.context.stand_aside = self.stand_aside
         self.history = History()
         self._kept_for: weakref.WeakKeyDictionary[Region, set[CellKey]] = weakref.WeakKeyDictionary()
         """The cells in which a region's graphs are worth their keep."""
@@ -141,21 +141,21 @@ class Engine:
     def adopt(self, namespace: Mapping[str, object]) -> None:
         """Make candidates of the functions in `namespace`, and of the bodies of their loops."""
         if not self.interceptor.withdrawn:
-            self.hoister.adopt(namespace)
+            self.outliner.adopt(namespace)
             self.interceptor.adopt(namespace)
 
     def _withdraw(self) -> None:
-        self.hoister.withdraw()
+        self.outliner.withdraw()
         if self.session is not None:
             self.session.stop_sampling()
 
     def stand_aside(self) -> None:
         """The cell that runs is observed no longer. Its modes stay on their stacks, muted, until it ends."""
-        self.situation.observing = False
-        self.situation.attention.denied = True
-        self.situation.predictor.stop_learning()
+        self.context.observing = False
+        self.context.attention.denied = True
+        self.context.predictor.stop_learning()
         self.interceptor.floor.outside = None
-        self.situation.tracer.retire()
+        self.context.tracer.retire()
         self.interceptor.floor.record_no_more()
         self.settle()
         with surviving("it chose a module to look at"):
@@ -167,7 +167,7 @@ class Engine:
         """
         from ..runtime import CallsAfterwards
 
-        if self.interceptor.afterwards is not None or self.interceptor.withdrawn or self.situation.beside_group:
+        if self.interceptor.afterwards is not None or self.interceptor.withdrawn or self.context.beside_group:
             return
         modules = [region for region in self.interceptor.regions if region.root_is_module and region.calls_in_run]
         for region in modules if not self.has_graphs else ():
@@ -184,7 +184,7 @@ class Engine:
 
     def weigh(self) -> None:
         """A cell was observed: graphs that turned out slower than eager calls go. The tape's are never faster."""
-        if self.situation.backend.kind == "cuda":
+        if self.context.backend.kind == "cuda":
             for region in self.interceptor.regions:
                 region.serving.weigh_all()
 
@@ -192,13 +192,13 @@ class Engine:
         """A cell was observed: what its replays took, and what the same calls take as written."""
         from ..runtime.accounts.settling import settle_calls
 
-        return settle_calls(self.interceptor.regions, self.situation.attention)
+        return settle_calls(self.interceptor.regions, self.context.attention)
 
     def gain_of(self, replayed: Iterable[Replayed]) -> Gain | None:
         """The saving of graphs in a run of the cell that was observed; None where they stay whatever they save."""
         from .prospect import gain_of
 
-        if self.situation.unhurried or self.situation.backend.kind != "cuda":
+        if self.context.unhurried or self.context.backend.kind != "cuda":
             return None
         return gain_of(replayed, [region for region in self.interceptor.regions if region.calls_in_run])
 
@@ -221,7 +221,7 @@ class Engine:
         The tape's are never faster. Times that do not fit into the cell are those of a device that was shared
         meanwhile, and tell nothing.
         """
-        for one in replayed if self.situation.backend.kind == "cuda" else ():
+        for one in replayed if self.context.backend.kind == "cuda" else ():
             fits = one.took_ms <= cell_ms
             if fits and one.eager_ms and not one.region.paired and one.lost_ms > SIGNIFICANT * cell_ms:
                 one.region.serving.lost(one.replays, one.took_ms, one.eager_ms)
@@ -233,7 +233,7 @@ class Engine:
         from ..runtime.regions.replays import FEWEST
 
         told = []
-        for one in host_times(self._applied()) if self.situation.backend.kind == "cuda" else ():
+        for one in host_times(self._applied()) if self.context.backend.kind == "cuda" else ():
             slower = one.lost_ms > max(SIGNIFICANT * one.eager_ms, LEAST_MS)
             if slower and one.replays >= FEWEST and not one.region.paired:
                 one.region.serving.lost(one.replays, one.took_ms, one.eager_ms)
@@ -247,11 +247,11 @@ class Engine:
     def settle(self) -> None:
         """No cell runs: give everything back that replays nothing."""
         self.interceptor.settle()
-        self.hoister.settle()
+        self.outliner.settle()
 
     def forget_edited(self, cell: str | None, filename: str, *, finished: bool) -> None:
-        """A cell has ended: forget the loops that it had before it was edited. See `Hoister.end_cell`."""
-        self.interceptor.undisturbed(lambda: self.hoister.end_cell(cell, filename, finished=finished))
+        """A cell has ended: forget the loops that it had before it was edited. See `Outliner.end_cell`."""
+        self.interceptor.undisturbed(lambda: self.outliner.end_cell(cell, filename, finished=finished))
 
     def end_cell(self, cell: str | None, filename: str, namespace: Mapping[str, object], *, finished: bool) -> None:
         """A cell under Grape has ended: forget what it no longer has, and release what the person has let go of."""
@@ -262,9 +262,9 @@ class Engine:
         """A cell has ended: release the graphs of code and state that the person has let go of."""
 
         def release() -> None:
-            self.hoister.release_abandoned(namespace)
+            self.outliner.release_abandoned(namespace)
             self.interceptor.release_abandoned(namespace)
-            self.situation.store.sweep()  # of graphs that went earlier, whose results outlived them
+            self.context.store.sweep()  # of graphs that went earlier, whose results outlived them
 
         self.interceptor.undisturbed(release)
         if self.session is None:
@@ -275,11 +275,11 @@ class Engine:
         count, streams = len(self._called()), shared.held_by(CELLS)
         shared.release(CELLS)
         self.interceptor.forget()
-        self.hoister.forget()
-        self.situation.backend.close()
-        self.situation.store.clear()
-        self.situation.stream = None
-        self.situation.exhausted = False
+        self.outliner.forget()
+        self.context.backend.close()
+        self.context.store.clear()
+        self.context.stream = None
+        self.context.exhausted = False
         self.traced.clear()
         self.runs.clear()
         self.history.clear()
@@ -298,5 +298,5 @@ class Engine:
     def device(self) -> str:
         import torch
 
-        device = self.situation.backend.device
+        device = self.context.backend.device
         return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

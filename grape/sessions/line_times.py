@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import CodeType
 
-from ..hoisting import on_code
 from ..model import LineTimes
+from ..outlining import on_code
 from ..profiling import LineEvents, LineMemory
 
 __all__ = ["CellLines"]

@@ -7,10 +7,10 @@ from types import CodeType
 
 from .process import engine
 
-__all__ = ["hoisted_code"]
+__all__ = ["outlined_code"]
 
 
-def hoisted_code(
+def outlined_code(
     tree: ast.Module | ast.Interactive, filename: str, mode: str, flags: int, namespace: dict[str, object]
 ) -> CodeType | None:
     """The code of `tree`, to run in `namespace`; None where there is no loop, and where nothing may stand between."""
@@ -20,4 +20,4 @@ def hoisted_code(
 
     if not is_own_code(filename) or is_watched() or engine().interceptor.withdrawn:
         return None
-    return engine().hoister.compile(tree, filename, mode, flags, namespace)
+    return engine().outliner.compile(tree, filename, mode, flags, namespace)

@@ -47,7 +47,7 @@ def release_abandoned(namespace: Mapping[str, object]) -> list[str]:
         told = _engine.interceptor.undisturbed(_engine.undo_slower)
         _engine.release_abandoned(namespace)
     else:
-        _engine.situation.store.sweep()
+        _engine.context.store.sweep()
     return told
 
 
@@ -59,7 +59,7 @@ def preload() -> None:
     if "ipykernel" in sys.modules:
         with contextlib.suppress(ImportError):
             from ..widgets import report  # noqa: F401
-    from .. import fixing, hoisting, profiling, runtime, streams, tracing  # noqa: F401
+    from .. import fixing, outlining, profiling, runtime, streams, tracing  # noqa: F401
     from ..render import text  # noqa: F401
 
 

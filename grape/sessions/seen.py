@@ -130,7 +130,7 @@ class SeenCell:
 
     def _expect(self, owner: Engine, evidence: CellEvidence, bar: float | None) -> Prospect | None:
         """The prospect of the next run; None where this one, of which Grape saw only a part, does not tell."""
-        if self.options.profile or owner.situation.beside_group or owner.interceptor.withdrawn:
+        if self.options.profile or owner.context.beside_group or owner.interceptor.withdrawn:
             return None
         time = evidence.time
         return prospect(
@@ -139,9 +139,9 @@ class SeenCell:
             gain=self._gain,
             plain_ms=(time.plain_ms or 0.0) if time is not None else 0.0,
             has_graphs=any(region.entries for region in owner.interceptor.regions if region.calls_in_run),
-            captured=owner.situation.captures != self._captures,
-            denied=owner.situation.attention.denied,
-            serves=owner.situation.serves,
+            captured=owner.context.captures != self._captures,
+            denied=owner.context.attention.denied,
+            serves=owner.context.serves,
             bar=bar,
         )
 
@@ -160,7 +160,7 @@ class SeenCell:
             evidence = replace(evidence, regions=distinct([*self._divided(owner), *now]))
         elif past.evidence.torch_ran and why == past.streamless:  # regions have not looked at it
             evidence = replace(evidence, as_written=past.streamless)
-        if owner.situation.beside_group:
+        if owner.context.beside_group:
             evidence = replace(evidence, as_written=_beside_group())
         namespace = self.namespace if self._file_names is not None else None
         self.report = report_again(owner, past, self._timed(owner, evidence, error), namespace)
@@ -173,7 +173,7 @@ class SeenCell:
         return [
             _never_called(region)
             for region, place in zip(known, at, strict=True)
-            if place is not None and owner.hoister.is_apart(place)
+            if place is not None and owner.outliner.is_apart(place)
         ]
 
     def _line_times(self) -> LineTimes | None:
@@ -198,7 +198,7 @@ class SeenCell:
 
         assert self._outside is not None
         outside = self._outside.finish(int(self._wall_ms * 1e6)).trace
-        if owner.situation.attention.denied:
+        if owner.context.attention.denied:
             outside = replace(outside, cut=True)  # what ran after looking had an end is not in it
         traced_earlier = not outside.ops and self._traced_as in owner.traced
         if traced_earlier:
@@ -211,32 +211,32 @@ class SeenCell:
         runs.torch_ran |= bool(outside.ops) or any(
             r.replays_in_run or any(t.ops for t in r.observer.traces) for r in regions
         )
-        kept = [region.evidence() for region in told(regions) if not owner.hoister.covers(region)]
+        kept = [region.evidence() for region in told(regions) if not owner.outliner.covers(region)]
         known = sources(owner.names)
-        gained = gains(self.cell.taken, kept, known, backend=owner.situation.backend.kind)
+        gained = gains(self.cell.taken, kept, known, backend=owner.context.backend.kind)
         return CellEvidence(
             file=self.cell.name,
             source=self.cell.source,
             device=owner.device,
-            backend=owner.situation.backend.kind,
+            backend=owner.context.backend.kind,
             wall_ms=self._wall_ms,
             regions=distinct([*self._divided(owner), *kept]),
             trace=outside,
             traced_earlier=traced_earlier,
-            looked_ms=min(self._wall_ms, owner.situation.attention.spent_ms()),
-            looked_on=not owner.situation.attention.denied,
+            looked_ms=min(self._wall_ms, owner.context.attention.spent_ms()),
+            looked_on=not owner.context.attention.denied,
             memory=memory,
             lines=self._line_times(),
             loaders=self._loaders.waits() if self._loaders is not None else (),
-            captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.situation.captured_at_s if at >= self._start),
+            captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.context.captured_at_s if at >= self._start),
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),
             torch_ran=runs.torch_ran,
             notes=(*self.cell.rewritten_notes, *gained, *failure_notes()),
-            as_written=_beside_group() if owner.situation.beside_group else None,
+            as_written=_beside_group() if owner.context.beside_group else None,
             profile_only=self.options.profile,
             sources=known,
-            graph_memory=owner.interceptor.undisturbed(lambda: account(owner.situation)),
+            graph_memory=owner.interceptor.undisturbed(lambda: account(owner.context)),
         )
 
 
@@ -256,4 +256,4 @@ def _costs(owner: Engine, evidence: CellEvidence) -> MachineCosts:
     from ..profiling import machine_costs
 
     profiled = any(region.before is not None for region in evidence.regions)
-    return machine_costs(owner.situation.backend.device) if evidence.cuda and profiled else MachineCosts()
+    return machine_costs(owner.context.backend.device) if evidence.cuda and profiled else MachineCosts()

@@ -11,7 +11,7 @@ from ..render.verdict.said import LOOP
 from ..streams import shared
 
 if TYPE_CHECKING:
-    from ..runtime import Interceptor, Region, Situation
+    from ..runtime import Interceptor, Region, RegionContext
 
 __all__ = ["status_of"]
 
@@ -28,12 +28,12 @@ def status_of(
     """`applied` are the regions that hold graphs, in the order of their numbers; the stream comes behind them, and then
     what was `taken` of source, a numbered line each.
     """
-    situation = interceptor.situation
+    context = interceptor.context
     regions = [region for region in interceptor.regions if region.calls]
     stream = _stream(len(applied) + 1) if holds_stream else []
     if not regions and not stream and not taken:
         return "grape: nothing observed yet; put %%grape on the first line of a slow cell"
-    rehearsal = " (rehearsal): graphs are tried out, nothing gets faster" if situation.backend.kind == "tape" else ""
+    rehearsal = " (rehearsal): graphs are tried out, nothing gets faster" if context.backend.kind == "tape" else ""
     lines = [f"grape: {device}{rehearsal}"]
     numbers = {id(region): number for number, region in enumerate(applied, start=1)}
     for region in sorted(regions, key=lambda r: (id(r) not in numbers, numbers.get(id(r), -r.calls))):
@@ -45,21 +45,21 @@ def status_of(
         calls = plural(region.calls, "iteration" if region.name.startswith(LOOP) else "call")
         lines.append(f"{number} {region.name} at {region.at}: {calls}, {state}")
     lines += [*stream, *taken]
-    lines += _memory(interceptor, situation, applied=bool(applied)) if regions else []
+    lines += _memory(interceptor, context, applied=bool(applied)) if regions else []
     if report is not None:
         found = [f"{f.code} {f.name} {f.at or ''}: {f.message}" for f in report.findings]
         lines += [f"found in the last run, {report.evidence.file}:", *found] if found else []
     return "\n".join(lines)
 
 
-def _memory(interceptor: Interceptor, situation: Situation, *, applied: bool) -> list[str]:
+def _memory(interceptor: Interceptor, context: RegionContext, *, applied: bool) -> list[str]:
     """Lines about the memory of the graphs, store by store."""
     from ..runtime import account
 
-    held = interceptor.undisturbed(lambda: account(situation))
+    held = interceptor.undisturbed(lambda: account(context))
     if held is not None:
         return ["memory: " + line for line in graph_stores(held)]
-    stores, placeholder_bytes = situation.backend.memory(), situation.store.nbytes
+    stores, placeholder_bytes = context.backend.memory(), context.store.nbytes
     stored = (stores.pool_bytes, placeholder_bytes, stores.executable_bytes)
     names = ("pool", "placeholders", "executables")
     device = ", ".join(f"{name} {nbytes(size)}" for name, size in zip(names, stored, strict=True))
@@ -82,5 +82,5 @@ def _held_beside_pool(region: Region) -> str:
     """The memory of a region's graphs on the device, but for the pool, which all regions share."""
     from ..runtime import account
 
-    held = account(region.situation, region)
+    held = account(region.context, region)
     return nbytes(held.device_bytes - held.pool_bytes if held else sum(entry.nbytes for entry in region.entries))

@@ -1,4 +1,4 @@
-"""Iterations ahead, the prologue, and modes that nobody sees."""
+"""Iterations ahead, the value guards, and modes that nobody sees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ROWS"]
 NAMES = ("tests/unit/test_early_stop_names.py",)
 AHEAD = ("tests/unit/test_early_stop.py", *NAMES)
 READS = (
-    "tests/unit/test_prologue.py",
+    "tests/unit/test_value_guards.py",
     "tests/unit/test_runtime_effects.py",
     "tests/unit/test_runtime_arguments.py",
     "tests/unit/test_hostile_runtime.py",
@@ -75,31 +75,31 @@ ROWS = (
         ("holders: what was handed on counts as made", "new if new is not old else known for", "new for"),
     ),
     *rows_of(
-        "grape.runtime.replaying.prologue",
+        "grape.runtime.replaying.value_guards",
         READS,
         (
-            "prologue: draws random numbers, or writes",
+            "value_guards: draws random numbers, or writes",
             'if op.kind == "dynamic" or op.draws or any(number not in born for number in op.written):',
             "if False:",
         ),
-        ("prologue: computes without bound", "MAX_SLICE = 12\n", "MAX_SLICE = 10**6\n"),
+        ("value_guards: computes without bound", "MAX_SLICE = 12\n", "MAX_SLICE = 10**6\n"),
         (
-            "prologue: other dtypes of a view",
+            "value_guards: other dtypes of a view",
             "        if any(view.dtype != dtypes[view.storage] for i in part for view in trace.ops[i].tensors()):\n",
             "        if False:\n",
         ),
         (
-            "prologue: constants that the code writes",
+            "value_guards: constants that the code writes",
             "        if any(number in call.constants for i in part for number in trace.ops[i].written):\n",
             "        if False:\n",
         ),
         (
-            "prologue: the first of two arguments in one memory",
+            "value_guards: the first of two arguments in one memory",
             " or int(leaf.storage_offset()) < int(leaves[first[number]].storage_offset()):",
             ":",
         ),
         (
-            "prologue: base of a view of an argument",
+            "value_guards: base of a view of an argument",
             "(leaves[index], int(leaves[index].storage_offset())) for",
             "(leaves[index], 0) for",
         ),
@@ -108,7 +108,7 @@ ROWS = (
         "grape.runtime.replaying.entry",
         READS,
         (
-            "prologue: 1, True and 1.0 one value",
+            "value_guards: 1, True and 1.0 one value",
             "    return all(type(a) is type(b) and repr(a) == repr(b) for a, b in zip(found, expected, strict=True))\n",
             "    return all(a == b for a, b in zip(found, expected, strict=True))\n",
         ),

@@ -65,7 +65,7 @@ ROWS = (
         ("tests/unit/test_intercept.py",),
         (
             "let be: a module in which nothing replays is asked about at each call",
-            "if not situation.observing and number_of(module) in bystanders:",
+            "if not context.observing and number_of(module) in bystanders:",
             "if False:",
         ),
         (
@@ -95,7 +95,7 @@ ROWS = (
         ("watched: much Python to its end", "if self.events > self.limit and", "if False and"),
     ),
     *rows_of(
-        "grape.hoisting.hoister",
+        "grape.outlining.outliner",
         (ATTENTION,),
         ("let be: loops in which nothing replays are entered each time", "        loop.sleep()\n", ""),
     ),
@@ -154,7 +154,7 @@ ROWS = (
         ("tests/unit/test_runtime_repeatability.py",),
     ),
     Row(
-        "shared: recipes with other values in them count as one",
+        "shared: output_specs with other values in them count as one",
         edited(f"{RUNTIME}.guarding.rebuilding", "(plain and repr(mine) == repr(theirs))", "plain"),
         ("tests/unit/test_sharing.py",),
     ),
@@ -165,7 +165,7 @@ ROWS = (
     ),
     Row(
         "the tape reads memory that its lender took back",
-        edited(f"{RUNTIME}.backends.tape.graph", "room is not None and room.nbytes > 0", "True"),
+        edited(f"{RUNTIME}.backends.reference.graph", "room is not None and room.nbytes > 0", "True"),
         ("tests/unit/test_tape_replay.py",),
     ),
     Row(
@@ -261,8 +261,8 @@ ROWS = (
         "a module is told of where it was met",
         edited(
             f"{RUNTIME}.regions.region_state",
-            "self.called_in, self.at = self.situation.run, at",
-            "self.called_in = self.situation.run",
+            "self.called_in, self.at = self.context.run, at",
+            "self.called_in = self.context.run",
         ),
         ("tests/integration/test_new_user.py", "-k", "told"),
     ),

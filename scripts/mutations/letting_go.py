@@ -43,7 +43,7 @@ ROWS = (
         "grape.runtime.guarding.guards",
         (*LETTING_GO, *GUARDS),
         (
-            "abandoned: functions whose loops are hoisted are others",
+            "abandoned: functions whose loops are outlined are others",
             "id(function) not in functions and code not in codes",
             "code not in codes",
         ),
@@ -73,7 +73,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.hoisting.hoister",
+        "grape.outlining.outliner",
         LETTING_GO,
         (
             "edited: loops of other cells go as well",
@@ -108,7 +108,7 @@ ROWS = (
     ),
     *rows_of(
         "grape.runtime.capture.attempt",
-        ("tests/unit/test_hoisting.py",),
+        ("tests/unit/test_outlining.py",),
         (
             "the muted tracer hides operators",
             "            with self.request.tracer.passing_through():\n                return self.attempt(",

@@ -178,10 +178,10 @@ ROWS = (
     ),
     *rows_of(
         "grape.runtime.regions.eager",
-        ("tests/unit/test_hoisting.py",),
+        ("tests/unit/test_outlining.py",),
         (
             "times: those of calls in which Grape worked count",
-            "        if situation.entered == entered and",
+            "        if context.entered == entered and",
             "        if",
         ),
     ),

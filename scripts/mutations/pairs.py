@@ -87,7 +87,7 @@ ROWS = (
         TESTS,
         (
             "pairs: cells get some",
-            "return situation.pairs and self.root_is_module",
+            "return context.pairs and self.root_is_module",
             "return self.root_is_module",
         ),
     ),

@@ -44,8 +44,8 @@ ROWS = (
         ("tests/unit/test_judging.py",),
         (
             "a tensor of the CPU that is written",
-            "    return _writes_on_the_host(trace) or prologue\n",
-            "    return prologue\n",
+            "    return _writes_on_the_host(trace) or value_guards\n",
+            "    return value_guards\n",
         ),
     ),
     *rows_of(

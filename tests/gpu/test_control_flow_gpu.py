@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from grape.hoisting import trial
 from grape.options import Options
+from grape.outlining import trial
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.cuda.poll import EventPoll
 from grape.runtime.graphed import make_backend

@@ -53,7 +53,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
     shell = InteractiveShell.instance()
     load(shell)
     run(shell, SETUP)
-    monkeypatch.setattr(engine().situation, "unhurried", False)  # as the engine of an earlier test may be
+    monkeypatch.setattr(engine().context, "unhurried", False)  # as the engine of an earlier test may be
     yield shell
     unload(shell)
     close_engine()

@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import grape
-from grape.hoisting.loop import Loop
+from grape.outlining.loop import Loop
 from grape.runtime.dispatch.module_regions import SHORT_LIVED
 from grape.sessions import engine
 from grape.sessions.prospect import Gain
@@ -49,8 +49,8 @@ def regions(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def on_a_cpu(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> Notebook:
     """Without the variable that has the reference serve."""
-    monkeypatch.setattr(engine().situation, "unhurried", False)
-    monkeypatch.setattr(engine().situation, "serves", False)
+    monkeypatch.setattr(engine().context, "unhurried", False)
+    monkeypatch.setattr(engine().context, "serves", False)
     return notebook
 
 
@@ -84,7 +84,7 @@ def test_on_a_cpu_the_second_run_is_the_plain_cell(on_a_cpu: Notebook, monkeypat
     first = on_a_cpu.under_grape(SERVED)
     code = on_a_cpu["step"].__code__
     monkeypatch.setattr(engine().interceptor, "install", _never)
-    monkeypatch.setattr(engine().hoister, "compile", _never)
+    monkeypatch.setattr(engine().outliner, "compile", _never)
     again = on_a_cpu.under_grape(SERVED)
     assert on_a_cpu["step"].__code__ is code
     assert [region["name"] for region in again["regions"]] == [region["name"] for region in first["regions"]]
@@ -229,7 +229,7 @@ def test_a_call_that_is_recorded_no_further_is_watched_no_further(
     monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
     monkeypatch.setattr("grape.runtime.accounts.attention.TRACED_OPERATOR_MS", 0.2)
     monkeypatch.setattr("grape.runtime.dispatch.floor.Floor.enter", _unbounded)
-    monkeypatch.setattr(engine().situation.attention, "operator_ms", 0.2)
+    monkeypatch.setattr(engine().context.attention, "operator_ms", 0.2)
     write = print
     on_a_cpu.run(HOLDS).raise_error()
     on_a_cpu.under_grape("%%grape\ny = holds(x)\n")
@@ -244,12 +244,12 @@ def test_a_call_whose_operators_take_longer_to_record_than_expected_is_recorded_
     """How long they take is known only once some were recorded."""
     monkeypatch.setattr("grape.tracing.tracer._PASSED_NS", passed_ns)
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 1000.0)
-    monkeypatch.setattr(engine().situation.attention, "operator_ms", 0.03)  # it is measured here
+    monkeypatch.setattr(engine().context.attention, "operator_ms", 0.03)  # it is measured here
     monkeypatch.setattr("grape.runtime.dispatch.floor.Floor.enter", _unbounded)
     on_a_cpu.run("def much(x):\n    for _ in range(200):\n        x = x + 1\n    return x").raise_error()
     on_a_cpu.under_grape("%%grape\ny = much(x)\n")
-    assert engine().situation.attention.denied == ends
-    assert engine().situation.tracer.recorded_ns < 3e9 + 200 * passed_ns * (not ends)
+    assert engine().context.attention.denied == ends
+    assert engine().context.tracer.recorded_ns < 3e9 + 200 * passed_ns * (not ends)
 
 
 @pytest.mark.parametrize("rounds", [100, 100_000])
@@ -311,14 +311,18 @@ def test_what_comes_before_the_first_statement_is_grapes_own(
     on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("grape.sessions.plan", _late(pkgutil.resolve_name("grape.sessions:plan"), 0.2))
-    monkeypatch.setattr(engine().hoister, "compile", _late(engine().hoister.compile, 0.2))
+    monkeypatch.setattr(engine().outliner, "compile", _late(engine().outliner.compile, 0.2))
     cell = on_a_cpu.under_grape(LOOP)["cell"]
     assert cell["own_ms"]["observe"] >= 400
     assert cell["plain_ms"] <= cell["wall_ms"] - 400
 
 
 def test_what_is_made_for_a_loop_is_grapes_own(on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    for function in ("grape.hoisting.run.divide", "grape.hoisting.parts.pure_code", "grape.hoisting.parts.eager_code"):
+    for function in (
+        "grape.outlining.run.divide",
+        "grape.outlining.parts.pure_code",
+        "grape.outlining.parts.eager_code",
+    ):
         monkeypatch.setattr(function, _late(pkgutil.resolve_name(function), 0.2))
     cell = on_a_cpu.under_grape(LOOP)["cell"]
     assert cell["own_ms"]["observe"] >= 600
@@ -376,7 +380,7 @@ def test_a_with_block_has_no_allowance(on_a_cpu: Notebook, monkeypatch: pytest.M
 def test_a_cell_of_which_nothing_was_seen_is_looked_at_again(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine().situation, "unhurried", False)
+    monkeypatch.setattr(engine().context, "unhurried", False)
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 1e-3)
     monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
     assert sum(region["replays"] for region in notebook.under_grape(SERVED)["regions"]) == 0

@@ -110,8 +110,8 @@ def test_another_engine_has_it_looked_at_again(notebook: Notebook) -> None:
 
 
 def test_without_a_gpu_nothing_changes(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine().situation, "unhurried", False)
-    monkeypatch.setattr(engine().situation, "serves", False)
+    monkeypatch.setattr(engine().context, "unhurried", False)
+    monkeypatch.setattr(engine().context, "serves", False)
     monkeypatch.setattr(shared, "enter", lambda *_: pytest.fail("nothing gets faster"))
     monkeypatch.setattr(shared, "prepare", lambda: pytest.fail("nothing is built"))
     notebook.under_grape(LEFT)
@@ -262,7 +262,7 @@ def test_it_is_served_once_nothing_stands_in_the_way(notebook: Notebook) -> None
 
 def test_streams_that_make_a_cell_slower_serve_it_no_more(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook.under_grape(LEFT)
-    monkeypatch.setattr(engine().situation, "unhurried", False)
+    monkeypatch.setattr(engine().context, "unhurried", False)
     (runs,) = engine().runs.values()
     runs.plain = PlainRun(number=1, ms=1e-3)
     assert notes(notebook.under_grape(LEFT)) == [SERVES]

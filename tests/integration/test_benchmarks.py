@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch._dynamo  # transformers imports it later, and it wraps functions of torch for good
 
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from tests.processes import ROOT, environment_of, lines_of, ran
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -171,13 +171,13 @@ def test_host_costs_are_split_at_the_launch(tmp_path: Path) -> None:
         assert any("grape/" in row["function"] for row in case["profile"]), name
 
 
-class TapePool:
+class ReferencePool:
     """Stands for the CUDA pool of `_handwritten`: the same rules about addresses, on the CPU."""
 
-    kept: list[TapeBackend] = []  # noqa: RUF012  the tape's memory lives as long as its backend
+    kept: list[ReferenceBackend] = []  # noqa: RUF012  the tape's memory lives as long as its backend
 
     def __init__(self) -> None:
-        self._backend = TapeBackend(poison=True)
+        self._backend = ReferenceBackend(poison=True)
         self.kept.append(self._backend)
 
     def warm(self, body: Callable[[], object]) -> None:
@@ -192,8 +192,8 @@ def test_handwritten_baselines_give_the_bits_of_eager(monkeypatch: pytest.Monkey
     pytest.importorskip("transformers")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     handwritten, decode, measure = (importlib.import_module(name) for name in ("_handwritten", "decode", "_measure"))
-    monkeypatch.setattr(handwritten, "Pool", TapePool)
-    monkeypatch.setattr(TapePool, "kept", [])
+    monkeypatch.setattr(handwritten, "Pool", ReferencePool)
+    monkeypatch.setattr(ReferencePool, "kept", [])
     torch.manual_seed(0)
     cpu = torch.device("cpu")
     parts = [decode.decoder(12, "tiny", cpu, reorder=False), decode.decoder(12, "tiny", cpu, reorder=True)]
@@ -237,8 +237,8 @@ def test_baselines_of_shapes_give_the_bits_of_eager(monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     handwritten, shapes, measure = (importlib.import_module(name) for name in ("_handwritten", "shapes", "_measure"))
     for module in (handwritten, shapes):
-        monkeypatch.setattr(module, "Pool", TapePool)
-    monkeypatch.setattr(TapePool, "kept", [])
+        monkeypatch.setattr(module, "Pool", ReferencePool)
+    monkeypatch.setattr(ReferencePool, "kept", [])
     torch.manual_seed(0)
     cpu = torch.device("cpu")
     for job in (shapes.causal("gpt2", 9, "tiny", cpu), shapes.causal("gptj", 8, "tiny", cpu)):

@@ -89,7 +89,7 @@ def replays() -> int:
 
 
 def held() -> int:
-    return sum(len(region.entries) for region in list(engine().situation.regions))
+    return sum(len(region.entries) for region in list(engine().context.regions))
 
 
 @pytest.mark.parametrize("name", list(FLOWS))
@@ -203,10 +203,10 @@ def test_tensors_that_take_turns_keep_their_graphs(notebook: InteractiveShell) -
     )
     for _ in range(2):
         run(notebook, "%%grape\n" + cell)
-    graphs = {id(entry) for region in engine().situation.regions for entry in region.entries}
+    graphs = {id(entry) for region in engine().context.regions for entry in region.entries}
     run(notebook, "%%grape\n" + cell)
     assert len(graphs) > 1
-    assert {id(entry) for region in engine().situation.regions for entry in region.entries} == graphs
+    assert {id(entry) for region in engine().context.regions for entry in region.entries} == graphs
 
 
 def test_a_block_holds_nothing_of_its_caller() -> None:
@@ -227,9 +227,9 @@ def test_a_cell_that_defines_what_its_loop_calls_is_not_captured_anew(notebook: 
     run(notebook, MODEL)
     for _ in range(2):
         run(notebook, cell)
-    graphs = {id(entry) for region in engine().situation.regions for entry in region.entries}
+    graphs = {id(entry) for region in engine().context.regions for entry in region.entries}
     run(notebook, cell)
-    assert {id(entry) for region in engine().situation.regions for entry in region.entries} == graphs
+    assert {id(entry) for region in engine().context.regions for entry in region.entries} == graphs
 
 
 STILL_THERE = {
@@ -263,7 +263,7 @@ def test_the_memory_of_a_result_goes_with_it_after_its_graphs_went(notebook: Int
     run(notebook, MODEL + "x = torch.randn(2, 8)\n")
     with eager_to_graph(in_place=True):
         run(notebook, "%%grape\nwith torch.no_grad():\n    for _ in range(40):\n        x = net(x)\n")
-    store = engine().situation.store
+    store = engine().context.store
     lies = notebook.user_ns["x"].data_ptr()
     assert replays() > 0 and lies in [slot.address for slot in store if slot.occupied]
     run(notebook, then)

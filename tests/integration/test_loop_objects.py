@@ -89,11 +89,11 @@ def test_graphs_of_different_runs_follow_each_other(shell: InteractiveShell) -> 
     load(shell)
     for _ in range(4):
         assert shell.run_cell("%%grape\n" + cell).success
-    (region,) = [one for one in engine().situation.regions if one.name.startswith("loop")]
-    before, blocked = region.replays, region.ledger.blocked
+    (region,) = [one for one in engine().context.regions if one.name.startswith("loop")]
+    before, blocked = region.replays, region.replay_counts.blocked
     assert shell.run_cell(cell).success
     assert shell.user_ns["logits"].equal(expected)
-    assert (region.replays - before, region.ledger.blocked - blocked) == (26, 0)
+    assert (region.replays - before, region.replay_counts.blocked - blocked) == (26, 0)
 
 
 def run(shell: InteractiveShell, cell: str) -> tuple[dict[str, Any], dict[str, int]]:

@@ -35,13 +35,13 @@ def test_status_tells_what_stays_after_undo(shell: InteractiveShell, capsys: pyt
     close_engine()
     gc.unfreeze()  # pairs of earlier tests have pools of their own, and some lie in cycles
     gc.collect()
-    of_others = engine().situation.backend.memory().pool_bytes
+    of_others = engine().context.backend.memory().pool_bytes
     assert shell.run_cell(SETUP).success
     for _ in range(4):
         assert shell.run_cell(CELL).success
         assert shell.run_cell("assert all(map(torch.equal, found, expected))").success
-    situation = engine().situation
-    pool_bytes = situation.backend.memory().pool_bytes
+    context = engine().context
+    pool_bytes = context.backend.memory().pool_bytes
     assert pool_bytes
     applied = status(shell, capsys)
     assert re.search(r"^  1 Sequential \(net\).* 7 graphs", applied, re.MULTILINE)
@@ -51,12 +51,12 @@ def test_status_tells_what_stays_after_undo(shell: InteractiveShell, capsys: pyt
 
     assert shell.run_cell("%grape undo").success
     undone = status(shell, capsys)
-    placeholders = nbytes(situation.store.nbytes)
+    placeholders = nbytes(context.store.nbytes)
     kept = f"memory: on the device: pool {nbytes(pool_bytes)}, placeholders {placeholders}, executables 0 B"
     assert f"{kept}; the pool is kept for the next graph until %grape reset" in undone
-    assert ("placeholders hold results that you keep" in undone) == bool(situation.store.nbytes)
+    assert ("placeholders hold results that you keep" in undone) == bool(context.store.nbytes)
 
     assert shell.run_cell("%grape reset").success
-    assert situation.backend.memory().pool_bytes <= of_others
+    assert context.backend.memory().pool_bytes <= of_others
     assert of_others or "memory" not in status(shell, capsys)
     assert shell.run_cell("assert all(map(torch.equal, found, expected))").success

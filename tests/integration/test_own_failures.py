@@ -8,9 +8,9 @@ import pytest
 
 import grape
 from grape.failures import HOW
-from grape.hoisting.hoister import Hoister
-from grape.hoisting.parts import RegionPart
-from grape.hoisting.run import Run
+from grape.outlining.outliner import Outliner
+from grape.outlining.parts import RegionPart
+from grape.outlining.run import Run
 from grape.runtime.capture import attempt
 from grape.sessions import seen
 from grape.sessions.engine import Engine
@@ -23,7 +23,7 @@ STEPS = "%%grape --engine regions\nwith torch.no_grad():\n    for i in range(40)
 PLACES: dict[str, tuple[Any, str]] = {
     "_make": (RegionPart, "it made a region of a loop's statements"),
     "arm": (Run, "it looked at a loop"),
-    "compile": (Hoister, "it hoisted the loops of a cell"),
+    "compile": (Outliner, "it outlined the loops of a cell"),
     "settle_calls": (Engine, "it compared the times of replays and calls as written"),
 }
 

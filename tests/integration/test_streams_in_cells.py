@@ -103,8 +103,8 @@ def test_nothing_of_regions_stands_between(notebook: Notebook) -> None:
 
 
 def test_on_a_cpu_a_cell_runs_as_written(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine().situation, "unhurried", False)
-    monkeypatch.setattr(engine().situation, "serves", False)
+    monkeypatch.setattr(engine().context, "unhurried", False)
+    monkeypatch.setattr(engine().context, "serves", False)
     report = notebook.under_grape(STREAMED + "on = torch._C._dispatch_tls_is_dispatch_key_included('Fake')\n")
     assert "left as written: no GPU here, and on a CPU streams make nothing faster" in report["verdict"]
     assert report["streams"] == [] and notebook["on"] is False

@@ -1,4 +1,4 @@
-"""Random cells with loops over tensors and Python values, run as written and with their loops hoisted.
+"""Random cells with loops over tensors and Python values, run as written and with their loops outlined.
 
 After the cell every name has the value that it has after the plain cell, the same names share objects and memory, the
 same was printed, the same exception came from the same lines, and the random stream stands where it stood.
@@ -263,8 +263,8 @@ def _plain(value: Any) -> Any:
     return repr(value)
 
 
-def run_cell(source: str, *, hoist: bool, times: int) -> tuple[Outcome, int]:
-    """Run the cell `times` times in one namespace; what it left, and how often a hoisted region replayed."""
+def run_cell(source: str, *, outline: bool, times: int) -> tuple[Outcome, int]:
+    """Run the cell `times` times in one namespace; what it left, and how often an outlined region replayed."""
     filename = "<ipython-input-1-cell>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     linecache.cache["<ipython-input-0-setup>"] = (len(SETUP), None, SETUP.splitlines(keepends=True), "setup")
@@ -276,21 +276,21 @@ def run_cell(source: str, *, hoist: bool, times: int) -> tuple[Outcome, int]:
             options=Options(), cell=Cell(name="In[1]", source=source, filename=filename), namespace=namespace
         )
         with contextlib.redirect_stdout(printed):
-            if hoist:
+            if outline:
                 session.open()
             try:
                 for statement in ast.parse(source, filename).body:
                     tree = ast.Module([statement], [])
                     code = compile(tree, filename, "exec")
-                    if hoist:
+                    if outline:
                         session.statement_boundary()
-                        code = engine().hoister.compile(tree, filename, "exec", 0, namespace) or code
+                        code = engine().outliner.compile(tree, filename, "exec", 0, namespace) or code
                     exec(code, namespace)
                 error = None
             except BaseException as raised:
                 error = raised
-        if hoist:
-            replays += sum(region.replays_in_run for region in engine().interceptor.hoisted)
+        if outline:
+            replays += sum(region.replays_in_run for region in engine().interceptor.outlined)
             session.abandon()
     namespace.pop("__builtins__", None)
     return Outcome(namespace, printed.getvalue(), error), replays

@@ -13,7 +13,7 @@ import torch
 
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.protocol import Backend, CaptureFailed
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.predication import NodeLowering, SelectLowering, survey
 from grape.tracing import PositionFinder
 
@@ -22,7 +22,7 @@ __all__ = ["INPUTS", "Cell", "Program", "SelectsOnly", "bits", "call", "replays"
 CPU = torch.device("cpu")
 
 
-class SelectsOnly(TapeBackend):
+class SelectsOnly(ReferenceBackend):
     """A backend without conditional bodies, as CUDA's is unless they are switched on."""
 
     @property

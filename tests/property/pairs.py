@@ -10,7 +10,7 @@ from torch import nn
 
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.protocol import Backend
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from tests.property.programs import World, eager_to_graph, same
 
 __all__ = ["PairTwins", "Step"]
@@ -23,7 +23,7 @@ class PairTwins:
     """`build` makes a world with a `net`; `step` is run on both, one calling the module, the other its graphs."""
 
     def __init__(self, build: Callable[[], World], step: Step, backend: Backend | None = None) -> None:
-        self.backend = backend or TapeBackend(poison=True)
+        self.backend = backend or ReferenceBackend(poison=True)
         self.step = step
         self.worlds: list[World] = []
         for _ in range(2):

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from grape.runtime import GraphedFunction
 from grape.runtime.accounts import policy as _policy
 from grape.runtime.backends.protocol import Backend
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.buffers.lifetimes import Lifetimes
 
 __all__ = ["Program", "Twins", "World", "codes", "eager_to_graph", "run_program", "same", "seeded"]
@@ -217,7 +217,7 @@ class Twins:
         in_place: bool = False,
     ) -> None:
         self.in_place = in_place
-        self.backend = backend or TapeBackend(poison=True)
+        self.backend = backend or ReferenceBackend(poison=True)
         torch.manual_seed(1)
         self.eager = build()
         torch.manual_seed(1)

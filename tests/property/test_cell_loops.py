@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch._dynamo  # imported by the first dispatch mode in some versions; it wraps functions of torch for good
 
-from grape.hoisting import loop, trial
+from grape.outlining import loop, trial
 from grape.sessions import close_engine, engine
 
 from .cell_loops import random_cell, random_function_cell, run_cell
@@ -47,17 +47,17 @@ def test_a_hoisted_cell_leaves_what_the_plain_one_leaves(make: Callable[[int], s
     replayed = 0
     for seed in range(part * each, (part + 1) * each):
         source = make(seed)
-        plain, _ = run_cell(source, hoist=False, times=2)
+        plain, _ = run_cell(source, outline=False, times=2)
         with trials() if seed % 2 else nullcontext():
-            hoisted, replays = run_cell(source, hoist=True, times=2)
+            outlined, replays = run_cell(source, outline=True, times=2)
         engine().reset()
         where = f"seed {seed}:\n{source}"
-        assert hoisted.error == plain.error, where
-        assert hoisted.printed == plain.printed, where
-        assert hoisted.names == plain.names, where
-        assert hoisted.values == plain.values, where
-        assert hoisted.shared == plain.shared, where
-        assert hoisted.random == plain.random, where
+        assert outlined.error == plain.error, where
+        assert outlined.printed == plain.printed, where
+        assert outlined.names == plain.names, where
+        assert outlined.values == plain.values, where
+        assert outlined.shared == plain.shared, where
+        assert outlined.random == plain.random, where
         replayed += replays > 0
     assert torch.is_grad_enabled()
     assert replayed >= each // 8

@@ -12,7 +12,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.compression import Limits
 from tests.unit.held_launches import launches_held
 from tests.unit.plain_store import PlainStore
@@ -86,7 +86,7 @@ class _FickleExecutable:
 class World:
     """Graphs of many lengths on one tape, in one store, and what each of them should compute."""
 
-    backend: TapeBackend
+    backend: ReferenceBackend
     store: PlainStore
     device: Fickle
     weight: torch.Tensor = field(default_factory=lambda: torch.linspace(-1, 1, 32))
@@ -136,7 +136,7 @@ class World:
 
 
 def _world(seed: int, refuse: float = 0.0, lie: float = 0.0, capacity: int | None = None, **store: Any) -> World:
-    backend = TapeBackend(poison=True, node_bytes=NODE_BYTES, capacity_bytes=capacity)
+    backend = ReferenceBackend(poison=True, node_bytes=NODE_BYTES, capacity_bytes=capacity)
     return World(backend, PlainStore(**store), Fickle(random.Random(seed), refuse, lie))
 
 

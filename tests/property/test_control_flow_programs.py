@@ -16,7 +16,7 @@ import torch
 
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.predication import SelectLowering
 from tests.property.control_flow_programs import INPUTS, Cell, Program, SelectsOnly, bits, call, replays
 
@@ -71,8 +71,8 @@ def _count(config: pytest.Config, usual: int) -> int:
     return int(config.getoption("--grape-random")) or usual
 
 
-@pytest.mark.parametrize("kind", [TapeBackend, SelectsOnly])
-def test_captured_programs_are_identical_or_refused(kind: type[TapeBackend], pytestconfig: pytest.Config) -> None:
+@pytest.mark.parametrize("kind", [ReferenceBackend, SelectsOnly])
+def test_captured_programs_are_identical_or_refused(kind: type[ReferenceBackend], pytestconfig: pytest.Config) -> None:
     outcomes: Counter[str] = Counter()
     backend = kind(poison=True)
     programs = _count(pytestconfig, CAPTURED)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from tests.property.loops import Loop, run_loop
 from tests.property.programs import seeded
 
@@ -20,7 +20,7 @@ def test_a_loop_through_grape_equals_the_eager_one(part: int) -> None:
     totals: Counter[str] = Counter()
 
     def loop_agrees(loop: Loop) -> None:
-        run = run_loop(loop, TapeBackend(poison=True))
+        run = run_loop(loop, ReferenceBackend(poison=True))
         totals.update(run.counts, loops=1, replayed=run.replays > 0)
 
     examples = settings.default.max_examples if not settings.default.derandomize else EXAMPLES

@@ -8,7 +8,7 @@ import pytest
 import torch._dynamo  # noqa: F401 - fake tensors import it, and it wraps functions of torch for good
 from hypothesis import given, settings
 
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from tests.property.programs import Program, codes, run_program, seeded
 
 PARTS = 2
@@ -28,7 +28,7 @@ def test_a_call_served_by_grape_equals_an_eager_call(part: int) -> None:
     served: collections.Counter[str] = collections.Counter()
 
     def program_agrees(program: Program) -> None:
-        backend = TapeBackend(poison=True)
+        backend = ReferenceBackend(poison=True)
         served.update(codes([run_program(program, backend)]))
 
     settings(max_examples=_examples())(seeded(part)(given(program=Program.strategy())(program_agrees)))()

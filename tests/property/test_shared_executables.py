@@ -18,10 +18,10 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grape.runtime import GraphedFunction, Region, Situation
+from grape.runtime import GraphedFunction, Region, RegionContext
 from grape.runtime.accounts.memory import apply_budget
-from grape.runtime.backends.tape.backend import TapeBackend
-from grape.runtime.backends.tape.executable import TapeExecutable
+from grape.runtime.backends.reference.backend import ReferenceBackend
+from grape.runtime.backends.reference.executable import ReferenceExecutable
 from tests.property.programs import eager_to_graph, same, seeded
 
 PARTS = 2
@@ -30,7 +30,7 @@ NODE_BYTES = 1000
 LENGTHS = (2, 3, 4, 5, 6, 7, 8)
 
 
-class FickleTape(TapeBackend):
+class FickleTape(ReferenceBackend):
     """Refuses updates at random, as a driver may between equal fingerprints."""
 
     def __init__(self, chances: random.Random, refuse: float, capacity_bytes: int | None) -> None:
@@ -48,7 +48,7 @@ class FickleTape(TapeBackend):
 
 @dataclass
 class _Fickle:
-    inner: TapeExecutable
+    inner: ReferenceExecutable
     device: FickleTape
 
     def __getattr__(self, name: str) -> Any:
@@ -86,21 +86,21 @@ FUNCTIONS: tuple[Callable[..., Any], ...] = (attend, write)
 
 
 class Shared(GraphedFunction):
-    """A graphed function in a situation that others use too."""
+    """A graphed function in a context that others use too."""
 
-    situation: Situation | None = None
+    context: RegionContext | None = None
 
     def _make_region(self) -> Region:
         region = super()._make_region()
-        if self.situation is not None:
-            situation, self._region = self.situation, None
-            region = Region(situation, region.function, region.root, region.name, region.at)
+        if self.context is not None:
+            context, self._region = self.context, None
+            region = Region(context, region.function, region.root, region.name, region.at)
         return region
 
 
 @dataclass
 class World:
-    """One situation and two regions; beside them the state of an eager program and of the same one under Grape."""
+    """One context and two regions; beside them the state of an eager program and of the same one under Grape."""
 
     backend: FickleTape
     counts: Counter[str] = field(default_factory=Counter)
@@ -111,12 +111,12 @@ class World:
         self.graphed = [Shared(f, backend=self.backend, tolerance=0.0) for f in FUNCTIONS]
         first = self.graphed[0]
         first._region = first._make_region()
-        self.situation = first._region.situation
-        self.graphed[1].situation = self.situation
+        self.context = first._region.context
+        self.graphed[1].context = self.context
         self.states = [[torch.zeros(1, 4), torch.zeros(1, 4)] for _ in FUNCTIONS]
         self.turn = 0
-        assert self.situation.executables is not None
-        self.store = self.situation.executables
+        assert self.context.executables is not None
+        self.store = self.context.executables
 
     def call(self, which: int, n: int, keep: bool) -> None:
         self.turn += 1
@@ -134,13 +134,13 @@ class World:
         same([one for one, _ in self.kept], [other for _, other in self.kept], f"kept at call {self.turn}")
 
     def act(self, action: str, value: int) -> None:
-        store, situation = self.store, self.situation
+        store, context = self.store, self.context
         if action == "budget":
-            situation.memory_budget = None if value > 60 else self.held() + value * NODE_BYTES
+            context.memory_budget = None if value > 60 else self.held() + value * NODE_BYTES
             for graphed in self.graphed:
                 if graphed._region is not None:
                     graphed._region.begin_run()
-            apply_budget(situation)
+            apply_budget(context)
         elif action == "executables":
             store.limits = replace(store.limits, executables=value)
             store.apply_limits()
@@ -155,12 +155,12 @@ class World:
             self.kept.clear()
 
     def held(self) -> int:
-        return self.backend.memory().pool_bytes + self.situation.store.nbytes
+        return self.backend.memory().pool_bytes + self.context.store.nbytes
 
     def check(self) -> None:
         account = self.store.account()
         assert account.executable_bytes == self.backend.memory().executable_bytes
-        budget = self.situation.memory_budget
+        budget = self.context.memory_budget
         assert budget is None or account.executable_bytes <= max(0, budget - self.held())
 
     def end(self) -> None:

@@ -11,7 +11,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 
 SIZE = 4
 """All values are made square [4, 4] again after each instruction, so that any two fit together."""
@@ -144,7 +144,7 @@ def _bits(value: torch.Tensor) -> torch.Tensor:
     return value.contiguous().view(torch.int32)
 
 
-def _check(backend: TapeBackend, programs: list[list[Instruction]], kept: int, *, inference: bool) -> None:
+def _check(backend: ReferenceBackend, programs: list[list[Instruction]], kept: int, *, inference: bool) -> None:
     with torch.inference_mode(inference), torch.no_grad():
         graphs = []
         for program in programs:
@@ -173,7 +173,7 @@ def _check(backend: TapeBackend, programs: list[list[Instruction]], kept: int, *
 @settings(max_examples=max(200, settings.default.max_examples))
 @given(program=_instructions(), inference=st.booleans())
 def test_a_replay_equals_an_eager_call(program: list[Instruction], inference: bool) -> None:
-    backend = TapeBackend(poison=True)
+    backend = ReferenceBackend(poison=True)
     _check(backend, [program], kept=99, inference=inference)
     backend.close()
 
@@ -181,6 +181,6 @@ def test_a_replay_equals_an_eager_call(program: list[Instruction], inference: bo
 @settings(max_examples=max(60, settings.default.max_examples // 2))
 @given(programs=st.lists(_instructions(), min_size=2, max_size=4), kept=st.integers(1, 3))
 def test_graphs_that_share_memory_equal_eager_calls(programs: list[list[Instruction]], kept: int) -> None:
-    backend = TapeBackend(poison=True)
+    backend = ReferenceBackend(poison=True)
     _check(backend, programs, kept, inference=True)
     backend.close()

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from grape.runtime.backends.protocol import Backend
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from tests.property.pairs import PairTwins
 from tests.property.programs import World, seeded
 from tests.property.training import CLASSES, EVENTS, MODELS, OPTIMIZERS, WIDTH
@@ -208,7 +208,7 @@ def test_a_step_around_a_pair_equals_an_eager_step(part: int) -> None:
     served: collections.Counter[bool] = collections.Counter()
 
     def program_agrees(program: PairProgram) -> None:
-        served[run_pair(program, TapeBackend(poison=True)).replays_at_end > 0] += 1
+        served[run_pair(program, ReferenceBackend(poison=True)).replays_at_end > 0] += 1
 
     examples = settings.default.max_examples if not settings.default.derandomize else EXAMPLES
     settings(max_examples=examples)(seeded(part)(given(program=PairProgram.strategy())(program_agrees)))()

@@ -12,7 +12,7 @@ import torch
 import torch._dynamo  # noqa: F401 - optimizers import it, and it wraps functions of torch for good
 from hypothesis import given, settings
 
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from tests.property.programs import codes, seeded
 from tests.property.training import TrainingProgram, run_training
 
@@ -42,7 +42,7 @@ def test_a_training_step_served_by_grape_equals_an_eager_step(part: int) -> None
     served: collections.Counter[str] = collections.Counter()
 
     def program_agrees(program: TrainingProgram) -> None:
-        served.update(codes([run_training(program, TapeBackend(poison=True))]))
+        served.update(codes([run_training(program, ReferenceBackend(poison=True))]))
 
     examples = settings.default.max_examples if not settings.default.derandomize else EXAMPLES
     settings(max_examples=examples)(seeded(part)(given(program=TrainingProgram.strategy())(program_agrees)))()

@@ -16,9 +16,9 @@ from unittest import mock
 import torch
 
 from grape.model import TensorView
-from grape.runtime.backends.tape.backend import TapeBackend
-from grape.runtime.backends.tape.capture import CaptureMode
-from grape.runtime.backends.tape.memory import bare
+from grape.runtime.backends.reference.backend import ReferenceBackend
+from grape.runtime.backends.reference.capture import CaptureMode
+from grape.runtime.backends.reference.memory import bare
 from grape.runtime.capture.proof import judging
 from grape.tracing import Recorder
 
@@ -26,7 +26,7 @@ HOST = torch.float64
 _view, _dispatch = Recorder._view, CaptureMode._dispatch
 
 
-class HostedTape(TapeBackend):
+class HostedTape(ReferenceBackend):
     """Its captures leave the CPU's generator to the region's code, as those of a GPU do."""
 
     def capture(self, body: Callable[[], Any]) -> Any:

@@ -43,8 +43,8 @@ def observer() -> SimpleNamespace:
 
 @pytest.fixture
 def watch(net: Net, observer: SimpleNamespace) -> Iterator[CallsAfterwards]:
-    situation = SimpleNamespace(tracer=Tracer(PositionFinder()), backend=SimpleNamespace(device=torch.device("cpu")))
-    region: Any = SimpleNamespace(root=net, observer=observer, situation=situation)
+    context = SimpleNamespace(tracer=Tracer(PositionFinder()), backend=SimpleNamespace(device=torch.device("cpu")))
+    region: Any = SimpleNamespace(root=net, observer=observer, context=context)
     made = CallsAfterwards(region)
     made.start()
     yield made

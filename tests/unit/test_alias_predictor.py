@@ -20,9 +20,9 @@ from grape.model import Position
 from grape.runtime.alias import predictor as predictor_module
 from grape.runtime.alias.predictor import Predictor
 from grape.runtime.alias.rules import CALLABLES
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.buffers.slots import Slot, SlotStore
-from grape.runtime.regions.region import Region, Situation
+from grape.runtime.regions.region import Region, RegionContext
 from grape.tracing import PositionFinder, Tracer
 
 CPU = torch.device("cpu")
@@ -39,9 +39,9 @@ class _Region(Region):
     ours = True
 
     def __init__(self, entry: Any, predictor: Predictor) -> None:
-        backend, tracer = TapeBackend(), Tracer(PositionFinder())
-        situation = Situation(backend=backend, tracer=tracer, store=SlotStore(backend), predictor=predictor)
-        super().__init__(situation, predictor.learn, predictor.learn, "region", Position(file="?", line=1, function=""))
+        backend, tracer = ReferenceBackend(), Tracer(PositionFinder())
+        context = RegionContext(backend=backend, tracer=tracer, store=SlotStore(backend), predictor=predictor)
+        super().__init__(context, predictor.learn, predictor.learn, "region", Position(file="?", line=1, function=""))
         self.expected = self.entries = [entry]
 
     def on_its_stream(self) -> bool:
@@ -52,7 +52,7 @@ class Bench:
     """A region that reads one argument from a slot, and a position that makes it."""
 
     def __init__(self, nbytes: int = 4096) -> None:
-        self.slot = Slot(TapeBackend(), nbytes)
+        self.slot = Slot(ReferenceBackend(), nbytes)
         self.predictor = Predictor(CPU, PositionFinder())
         placeholders = SimpleNamespace(slots={0: self.slot}, addresses=[self.slot.address])
         self.entry: Any = SimpleNamespace(paths=("args[0]",), placeholders=placeholders, index_of={"args[0]": 0}.get)
@@ -83,7 +83,7 @@ class Bench:
 
     @property
     def counts(self) -> tuple[int, int]:
-        return self.region.ledger.alias_hits, self.region.ledger.alias_misses
+        return self.region.replay_counts.alias_hits, self.region.replay_counts.alias_misses
 
 
 @pytest.fixture

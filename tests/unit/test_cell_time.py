@@ -16,7 +16,7 @@ from grape.runtime.accounts.attention import Attention
 from grape.runtime.accounts.samples import CallTimes
 from grape.runtime.accounts.settling import settle_calls
 from grape.runtime.accounts.tally import Tally
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.regions.region import Region
 from grape.sessions import Cell, Engine, Session
 from grape.sessions.timing import CellClock, CellRuns, PlainRun, estimate, estimate_streamed
@@ -241,7 +241,7 @@ def test_watched_calls_are_taken_back_at_what_a_warm_call_takes(observed: tuple[
     shape.tally = Tally(watched=Counter(record=1, capture=2), replays=15, replay_ns=int(15e6), traced_ns=traced)
     for ms in (50.0, 4.0, 4.0, 4.0):
         shape.before.add(_Took(ms), cold=not len(shape.before))
-    attention = engine.situation.attention
+    attention = engine.context.attention
     record, capture = attention.spent_ms("record"), attention.spent_ms("capture")
     account, _ = settle_calls([region], attention)
     assert attention.spent_ms("record") == pytest.approx(record - 3 * 4.0 - 73.0)
@@ -259,11 +259,11 @@ def test_graphs_that_cost_the_cell_more_than_three_percent_go(
     shape.before, shape.after = CallTimes(), CallTimes()
     shape.before.add(_Took(eager_ms))
     shape.tally = Tally(replays=50, replay_ns=int(50 * took_ms * 1e6))
-    _, replayed = settle_calls([region], engine.situation.attention)
+    _, replayed = settle_calls([region], engine.context.attention)
     engine.release_losses(replayed, 1000.0)
     assert region.entries  # the reference backend is never faster, and shows all the same
     with monkeypatch.context() as patched:
-        patched.setattr(TapeBackend, "kind", "cuda")
+        patched.setattr(ReferenceBackend, "kind", "cuda")
         engine.release_losses(replayed, 100_000.0)
         assert region.entries  # too little of the cell to matter
         engine.release_losses(replayed, 40.0)
@@ -283,7 +283,7 @@ def test_a_plain_cell_that_replays_made_slower_undoes_it(
     shape.tally = Tally(replays=50, replay_ns=150_000_000)
     assert engine.undo_slower() == [] and region.entries
     with monkeypatch.context() as patched:
-        patched.setattr(TapeBackend, "kind", "cuda")
+        patched.setattr(ReferenceBackend, "kind", "cuda")
         (line,) = engine.undo_slower()
     assert "was slower with its graphs (3.00 ms a call, 1.00 ms as written): it runs as written again" in line
     assert not region.entries

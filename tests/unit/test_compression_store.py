@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 
-from grape.runtime.backends.tape.backend import TapeBackend
-from grape.runtime.backends.tape.executable import TapeExecutable, TapeGraph
+from grape.runtime.backends.reference.backend import ReferenceBackend
+from grape.runtime.backends.reference.executable import ReferenceExecutable, ReferenceGraph
 from grape.runtime.compression import Limits, admission
 from grape.runtime.compression.classes import Classes
 from grape.runtime.compression.codec import Base, Record
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @pytest.fixture
-def backend() -> Iterator[TapeBackend]:
-    made = TapeBackend(poison=True, node_bytes=100)
+def backend() -> Iterator[ReferenceBackend]:
+    made = ReferenceBackend(poison=True, node_bytes=100)
     yield made
     made.close()
 
 
-def write_nodes(executable: TapeExecutable, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
+def write_nodes(executable: ReferenceExecutable, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
     return executable.update_prepared([executable.prepare(changes)], attachment)
 
 
@@ -38,7 +38,7 @@ def _chain(x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x * 2) + x.shape[0]
 
 
-def _branch(backend: TapeBackend, x: torch.Tensor) -> torch.Tensor:
+def _branch(backend: ReferenceBackend, x: torch.Tensor) -> torch.Tensor:
     y = x * 2
     with backend.if_body(x.sum() > 0):
         y.add_(x.shape[0])
@@ -58,7 +58,7 @@ TOPOLOGIES: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[torch.Tenso
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_what_an_update_takes(backend: TapeBackend, name: str) -> None:
+def test_what_an_update_takes(backend: ReferenceBackend, name: str) -> None:
     first, second, takes = TOPOLOGIES[name]
     x, z = torch.linspace(-1, 1, 6), torch.linspace(-1, 1, 9)
     one, out_one = backend.capture(lambda: first(x))
@@ -76,7 +76,7 @@ def test_what_an_update_takes(backend: TapeBackend, name: str) -> None:
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_bodies_are_updated_from_parameters_alone(backend: TapeBackend, sign: float) -> None:
+def test_bodies_are_updated_from_parameters_alone(backend: ReferenceBackend, sign: float) -> None:
     x, z = torch.ones(4), torch.ones(7)
     one, _ = backend.capture(lambda: _branch(backend, x))
     two, out = backend.capture(lambda: _branch(backend, z))
@@ -89,7 +89,7 @@ def test_bodies_are_updated_from_parameters_alone(backend: TapeBackend, sign: fl
     assert torch.equal(out, z * 2 + (7 if sign > 0 else 0) + 1)
 
 
-def test_a_refused_node_changes_nothing(backend: TapeBackend) -> None:
+def test_a_refused_node_changes_nothing(backend: ReferenceBackend) -> None:
     x = torch.ones(4)
     graph, out = backend.capture(lambda: _chain(x))
     other, _ = backend.capture(lambda: (x * 3, torch.tensor([1.0])))
@@ -101,7 +101,7 @@ def test_a_refused_node_changes_nothing(backend: TapeBackend) -> None:
     assert torch.equal(out, _chain(x))
 
 
-def test_graphs_that_draw_share_and_draw_what_eager_code_draws(backend: TapeBackend) -> None:
+def test_graphs_that_draw_share_and_draw_what_eager_code_draws(backend: ReferenceBackend) -> None:
     x, z = torch.ones(40), torch.ones(70)
     one, _ = backend.capture(lambda: torch.dropout(x, 0.5, True))
     two, out = backend.capture(lambda: torch.dropout(z, 0.5, True))
@@ -179,7 +179,7 @@ def test_each_class_has_one_where_these_take_little(
     assert evictions(residents, limits, **room) == gone
 
 
-def test_shapes_of_many_classes_keep_their_executables(backend: TapeBackend) -> None:
+def test_shapes_of_many_classes_keep_their_executables(backend: ReferenceBackend) -> None:
     store = PlainStore(limits=Limits(executables=2, nbytes=None, class_bytes=10**6), clock_ns=Clock())
     kept, made = _shapes(backend, store, 30, 40), {}
     for steps in range(12, 18):  # so many nodes, so many classes
@@ -228,7 +228,9 @@ class Clock:
         return self.now
 
 
-def _shapes(backend: TapeBackend, store: PlainStore, *lengths: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+def _shapes(
+    backend: ReferenceBackend, store: PlainStore, *lengths: int
+) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
     made = {}
     for n in lengths:
         place = torch.linspace(-1, 1, n)
@@ -238,7 +240,7 @@ def _shapes(backend: TapeBackend, store: PlainStore, *lengths: int) -> dict[int,
     return made
 
 
-def test_one_executable_serves_all_and_records_are_small(backend: TapeBackend) -> None:
+def test_one_executable_serves_all_and_records_are_small(backend: ReferenceBackend) -> None:
     store = PlainStore(limits=Limits(executables=1, nbytes=None), graph_budget_bytes=0)
     made = _shapes(backend, store, *range(3, 23))
     for n, (place, out) in made.items():
@@ -253,7 +255,7 @@ def test_one_executable_serves_all_and_records_are_small(backend: TapeBackend) -
     store.release()
 
 
-def test_a_shape_that_paid_for_it_gets_its_own(backend: TapeBackend) -> None:
+def test_a_shape_that_paid_for_it_gets_its_own(backend: ReferenceBackend) -> None:
     store = PlainStore(limits=Limits(executables=2, nbytes=None), clock_ns=Clock())
     made = _shapes(backend, store, 4, 5)
     for _ in range(20):
@@ -268,7 +270,7 @@ def test_a_shape_that_paid_for_it_gets_its_own(backend: TapeBackend) -> None:
     assert torch.equal(made[5][1], _chain(made[5][0]))
 
 
-def test_of_shapes_that_come_in_turn_the_last_one_goes(backend: TapeBackend) -> None:
+def test_of_shapes_that_come_in_turn_the_last_one_goes(backend: ReferenceBackend) -> None:
     """The others keep their executables, and are served without a switch in each round."""
     store = PlainStore(limits=Limits(executables=3, nbytes=None), clock_ns=Clock())
     shapes = range(4, 12)
@@ -287,7 +289,7 @@ def test_of_shapes_that_come_in_turn_the_last_one_goes(backend: TapeBackend) -> 
 
 @pytest.mark.parametrize("few", [(9, 10, 11), (8, 9, 10, 11)])
 def test_a_few_of_the_shapes_that_came_in_turn_find_room_beside_each_other(
-    backend: TapeBackend, few: tuple[int, ...]
+    backend: ReferenceBackend, few: tuple[int, ...]
 ) -> None:
     """Executables of shapes that come no more are not kept for them."""
     store = PlainStore(limits=Limits(executables=4, nbytes=None), clock_ns=Clock())
@@ -301,7 +303,7 @@ def test_a_few_of_the_shapes_that_came_in_turn_find_room_beside_each_other(
     assert all(torch.equal(made[n][1], _chain(made[n][0])) for n in few)
 
 
-def test_switches_that_nobody_waits_for_buy_no_executable(backend: TapeBackend) -> None:
+def test_switches_that_nobody_waits_for_buy_no_executable(backend: ReferenceBackend) -> None:
     """The device is busy: what the host does meanwhile costs nothing."""
     store = PlainStore(limits=Limits(executables=2, nbytes=None), clock_ns=Clock())
     made = _shapes(backend, store, 4, 5)
@@ -313,7 +315,7 @@ def test_switches_that_nobody_waits_for_buy_no_executable(backend: TapeBackend) 
     assert torch.equal(made[5][1], _chain(made[5][0]))
 
 
-def test_no_room_is_an_answer(backend: TapeBackend) -> None:
+def test_no_room_is_an_answer(backend: ReferenceBackend) -> None:
     store = PlainStore()
     made = _shapes(backend, store, 4, 5)
     store.limits = Limits(executables=4, nbytes=299)
@@ -327,7 +329,7 @@ def test_no_room_is_an_answer(backend: TapeBackend) -> None:
     assert not store.serves(99) and store.missing is not None and store.missing.gone
 
 
-def test_a_wrong_replay_is_not_admitted_and_an_exception_leaves_nothing(backend: TapeBackend) -> None:
+def test_a_wrong_replay_is_not_admitted_and_an_exception_leaves_nothing(backend: ReferenceBackend) -> None:
     store = PlainStore()
     made = _shapes(backend, store, 4)
     graph, _ = backend.capture(lambda: _chain(torch.ones(5)))
@@ -348,7 +350,7 @@ def test_a_wrong_replay_is_not_admitted_and_an_exception_leaves_nothing(backend:
 
 
 def test_r16_no_shape_is_loaded_while_an_executable_is_changed(
-    backend: TapeBackend, monkeypatch: pytest.MonkeyPatch
+    backend: ReferenceBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = PlainStore(limits=Limits(executables=1, nbytes=None))
     loaded: list[list[int]] = []
@@ -365,7 +367,7 @@ def test_r16_no_shape_is_loaded_while_an_executable_is_changed(
 
     made = _shapes(backend, store, 4)
     for name in ("update_from", "update_prepared"):
-        monkeypatch.setattr(TapeExecutable, name, noted(getattr(TapeExecutable, name)))
+        monkeypatch.setattr(ReferenceExecutable, name, noted(getattr(ReferenceExecutable, name)))
     place = torch.ones(5)
     graph, _ = backend.capture(lambda: _chain(place))
     assert store.admit(5, graph, lambda launch: (note(), launch()) is not None)
@@ -376,11 +378,11 @@ def test_r16_no_shape_is_loaded_while_an_executable_is_changed(
 
 
 def test_a_refused_trial_leaves_the_shape_that_was_loaded(
-    backend: TapeBackend, monkeypatch: pytest.MonkeyPatch
+    backend: ReferenceBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = PlainStore(limits=Limits(executables=2, nbytes=None), clock_ns=Clock())
     made = _shapes(backend, store, 4)
-    monkeypatch.setattr(TapeExecutable, "update_from", lambda *args: False)
+    monkeypatch.setattr(ReferenceExecutable, "update_from", lambda *args: False)
     place = torch.ones(5)
     graph, _ = backend.capture(lambda: _chain(place))
     assert not store.joins(5, graph, lambda launch: launch() is None)
@@ -388,7 +390,7 @@ def test_a_refused_trial_leaves_the_shape_that_was_loaded(
     assert torch.equal(made[4][1], _chain(made[4][0]))
 
 
-def test_an_interrupt_behind_the_first_replay_of_a_class_leaves_nothing(backend: TapeBackend) -> None:
+def test_an_interrupt_behind_the_first_replay_of_a_class_leaves_nothing(backend: ReferenceBackend) -> None:
     store, place = PlainStore(), torch.linspace(-1, 1, 4)
     graph, out = backend.capture(lambda: _chain(place))
     with pytest.MonkeyPatch.context() as patch:
@@ -405,7 +407,7 @@ def _interrupted(*args: Any) -> Any:
 
 
 def test_a_record_that_does_not_give_back_the_nodes_is_not_used(
-    backend: TapeBackend, monkeypatch: pytest.MonkeyPatch
+    backend: ReferenceBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Damaged(Record):
         def nodes(self) -> tuple[bytes, ...]:
@@ -422,7 +424,7 @@ def test_a_record_that_does_not_give_back_the_nodes_is_not_used(
 
 
 def test_a_second_executable_for_which_there_is_no_memory_costs_no_other(
-    backend: TapeBackend, monkeypatch: pytest.MonkeyPatch
+    backend: ReferenceBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = PlainStore(limits=Limits(executables=2, nbytes=None), clock_ns=Clock())
     made = _shapes(backend, store, 4, 5)
@@ -432,7 +434,7 @@ def test_a_second_executable_for_which_there_is_no_memory_costs_no_other(
         tried.append(1)
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(TapeGraph, "instantiate", full)
+    monkeypatch.setattr(ReferenceGraph, "instantiate", full)
     for _ in range(20):
         assert store.serves(4) and store.serves(5)
     account = store.account()

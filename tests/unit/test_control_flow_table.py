@@ -13,7 +13,7 @@ import torch
 
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.graphed import GraphedFunction
 from grape.runtime.predication import SelectLowering, flow
 from tests.property.control_flow_programs import SelectsOnly
@@ -113,9 +113,9 @@ def test_rewritten_and_selected(body: str) -> None:
     assert taken or "while" in body
 
 
-@pytest.mark.parametrize("kind", [TapeBackend, SelectsOnly])
+@pytest.mark.parametrize("kind", [ReferenceBackend, SelectsOnly])
 @pytest.mark.parametrize("body", ALL.values(), ids=ALL.keys())
-def test_rewritten_and_captured(body: str, kind: type[TapeBackend]) -> None:
+def test_rewritten_and_captured(body: str, kind: type[ReferenceBackend]) -> None:
     plain = function(source_of(body), "around")
     region = GraphedFunction(function(rewritten(body), "around"), backend=kind(poison=True), tolerance=0.0)
     for call in range(CALLS):

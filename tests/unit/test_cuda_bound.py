@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from grape.runtime.backends.cuda.bound import LOOPS, LoopBound
 from grape.runtime.backends.cuda.executables.kernels import SOURCE
-from grape.runtime.backends.tape.backend import TapeBackend
-from grape.runtime.backends.tape.graph import WhileStep
+from grape.runtime.backends.reference.backend import ReferenceBackend
+from grape.runtime.backends.reference.graph import WhileStep
 
 CPU = torch.device("cpu")
 _values: dict[int, int] = {}
@@ -69,7 +69,7 @@ class Loop:
             self.steer(first=False)
 
 
-class TapeLoop(Loop):
+class ReferenceLoop(Loop):
     def run(self) -> None:
         left = self.lasts[len(self.runs) % len(self.lasts)]
         self.runs.append(0)
@@ -97,10 +97,10 @@ counts = st.lists(st.integers(0, 6), min_size=1, max_size=4)
 def test_loops_end_as_on_the_tape(
     kernels: Any, outer: list[int], inner: list[int], last: list[int], limits: list[int | None]
 ) -> None:
-    bound, tape = LoopBound(CPU), TapeBackend()
+    bound, tape = LoopBound(CPU), ReferenceBackend()
     device, reference = (
         [kind(kernels, bound, 0, outer, [kind(kernels, bound, 1, inner, [])]), kind(kernels, bound, 2, last, [])]
-        for kind in (Loop, TapeLoop)
+        for kind in (Loop, ReferenceLoop)
     )
     for limit in limits:
         for backend, loops in ((bound, device), (tape, reference)):

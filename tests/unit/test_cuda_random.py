@@ -39,7 +39,7 @@ def test_how_far_the_generator_was_moved(before: tuple[int, int], after: tuple[i
     assert advance(state(*before), state(*after)) == moved
 
 
-class Prologue:
+class ValueGuards:
     """Writes down what a `RandomPrologue` is asked for."""
 
     def __init__(self, log: list[str], works: bool = True) -> None:
@@ -61,7 +61,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 
 def drawing(stand_in: StandIn, *, works: bool = True, moves: int = 8) -> tuple[UpdatableCudaGraph, Any]:
     executables = Executables(stand_in.driver, DEVICE)
-    executables.random = Prologue(stand_in.log, works)  # type: ignore[assignment]
+    executables.random = ValueGuards(stand_in.log, works)  # type: ignore[assignment]
     raw: Any = RawGraph(stand_in, inspected())
     raw.instantiate = lambda: None
     graph = UpdatableCudaGraph(executables, raw, nodes=9, draws=True, pool="pool")

@@ -240,9 +240,9 @@ def test_a_missing_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_replay_that_differs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grape.runtime.backends.tape.executable import TapeGraph
+    from grape.runtime.backends.reference.executable import ReferenceGraph
 
-    monkeypatch.setattr(TapeGraph, "replay", lambda self: None)
+    monkeypatch.setattr(ReferenceGraph, "replay", lambda self: None)
     check = only(selftest.replay())
     assert check.ok is False and check.found == "graph, rehearsed on the CPU: replay 1 differs from eager"
 

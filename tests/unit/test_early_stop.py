@@ -10,7 +10,7 @@ import torch
 
 from grape.options import Options
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.predication.early_stop import AHEAD, Iteration, Stopped, run_ahead, set_stepper
 from grape.runtime.predication.lowering.active import in_loop
 from grape.runtime.predication.lowering.merge import NOTHING, UNBOUND
@@ -80,7 +80,7 @@ def outcomes(names: dict[str, Any]) -> list[Any]:
 def test_iterations_are_issued_ahead_and_wasted_ones_change_nothing(
     source: str, lag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TapeBackend, "flag_lag", lag)
+    monkeypatch.setattr(ReferenceBackend, "flag_lag", lag)
     made = rewrite_control_flow(source, filename="plain.py")
     assert isinstance(made, RewrittenFlow)
     plain, mine = namespace(tmp_path / "plain.py", source), namespace(tmp_path / "mine.py", made.source)
@@ -107,7 +107,7 @@ def test_iterations_are_issued_ahead_and_wasted_ones_change_nothing(
 
 
 def test_a_poll_of_the_tape_lags_and_keeps_the_order() -> None:
-    backend = TapeBackend()
+    backend = ReferenceBackend()
     poll = backend.flag_poll()
     flag = torch.zeros((), dtype=torch.bool)
     taken = []
@@ -123,7 +123,7 @@ def test_a_poll_of_the_tape_lags_and_keeps_the_order() -> None:
 
 
 def test_what_was_posted_is_not_what_came_later() -> None:
-    backend = TapeBackend()
+    backend = ReferenceBackend()
     poll = backend.flag_poll()
     flag = torch.zeros((), dtype=torch.bool)
     with launches_held(backend):
@@ -142,7 +142,7 @@ class Recorded:
         self.replays = self.wasted = 0
         self.moved: set[int] = set()
         self.most_pending = 0
-        self._backend = TapeBackend()
+        self._backend = ReferenceBackend()
         self._backend.flag_lag = lag
 
     def poll(self) -> Any:

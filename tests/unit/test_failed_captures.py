@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.backends.tape.capture import CaptureMode
-from grape.runtime.backends.tape.memory import bare
+from grape.runtime.backends.reference.capture import CaptureMode
+from grape.runtime.backends.reference.memory import bare
 from grape.runtime.capture.proof import verification
 from grape.runtime.capture.running.lockstep import Diverged, Lockstep
 from grape.runtime.state import KeptState

@@ -15,7 +15,7 @@ import torch
 from grape.failures import HOW, failure_notes, forget_failures, log_failure, surviving
 from grape.model import Reason
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.capture import attempt
 from grape.runtime.guarding.effects import EffectWatch
 from grape.tracing import PositionFinder
@@ -102,7 +102,7 @@ def test_a_capture_that_fails_says_that_it_was_grape(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(attempt, "judge", fail)
-    served = GraphedFunction(lambda x: (x.sin() + 1).tanh() * 2, backend=TapeBackend(), tolerance=0.0)
+    served = GraphedFunction(lambda x: (x.sin() + 1).tanh() * 2, backend=ReferenceBackend(), tolerance=0.0)
     x = torch.randn(4, 3)
     with torch.no_grad():
         for _ in range(12):

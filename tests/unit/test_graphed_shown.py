@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 
 pytestmark = pytest.mark.usefixtures("without_gradients", "without_eager_calls_in_between")
 
@@ -24,7 +24,7 @@ def reads(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_its_repr_says_what_it_holds() -> None:
-    graphed = GraphedFunction(step, backend=TapeBackend(), tolerance=0.0)
+    graphed = GraphedFunction(step, backend=ReferenceBackend(), tolerance=0.0)
     assert repr(graphed) == "<grape.graph of step: not called yet>"
     graphed(torch.eye(4))
     assert repr(graphed) == "<grape.graph of step: 1 call, no graph yet>"
@@ -40,7 +40,7 @@ def test_its_repr_says_what_it_holds() -> None:
 
 
 def test_its_repr_says_why_it_holds_nothing() -> None:
-    graphed = GraphedFunction(reads, backend=TapeBackend(), tolerance=0.0)
+    graphed = GraphedFunction(reads, backend=ReferenceBackend(), tolerance=0.0)
     for number in range(60):
         graphed(torch.eye(4) * number)
     assert re.match(r"<grape.graph of reads: 60 calls, runs as written \(GR101: ", repr(graphed)), repr(graphed)
@@ -48,11 +48,11 @@ def test_its_repr_says_why_it_holds_nothing() -> None:
 
 
 def test_progress_counts() -> None:
-    graphed = GraphedFunction(step, backend=TapeBackend(), tolerance=0.0)
+    graphed = GraphedFunction(step, backend=ReferenceBackend(), tolerance=0.0)
     graphed(torch.eye(4))
     assert graphed._region is not None
     said: list[str] = []
-    graphed._region.situation.progress = said.append
+    graphed._region.context.progress = said.append
     for _ in range(200):
         graphed(torch.eye(4))
     assert said and len(set(said)) == len(said)

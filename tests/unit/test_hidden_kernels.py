@@ -10,7 +10,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from torch import Tensor
 
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from tests.property.programs import eager_to_graph
 
 LIBRARY = torch.library.Library("grape_hidden", "FRAGMENT")
@@ -54,7 +54,7 @@ def outcome(double: Callable[[Tensor], Tensor]) -> str | None:
     def step(x: Tensor) -> Tensor:
         return further(double(x))
 
-    graphed = GraphedFunction(step, backend=TapeBackend(poison=True), tolerance=0.0)
+    graphed = GraphedFunction(step, backend=ReferenceBackend(poison=True), tolerance=0.0)
     with torch.no_grad(), eager_to_graph():
         for number in range(8):
             x = torch.full((3,), float(number))

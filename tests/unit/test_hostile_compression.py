@@ -17,8 +17,8 @@ import grape
 from grape.errors import UsageError
 from grape.runtime import GraphedFunction, Region, account
 from grape.runtime.accounts.memory import enforce_budget, no_room
-from grape.runtime.backends.tape.backend import TapeBackend
-from grape.runtime.backends.tape.executable import TapeExecutable, TapeGraph
+from grape.runtime.backends.reference.backend import ReferenceBackend
+from grape.runtime.backends.reference.executable import ReferenceExecutable, ReferenceGraph
 from grape.runtime.buffers.placeholders import Placeholders
 from grape.runtime.capture.snapshot import Snapshot
 from grape.runtime.compression import Limits
@@ -47,8 +47,8 @@ class Memory:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-def graphed_on_tape(function: Any) -> tuple[GraphedFunction, TapeBackend]:
-    backend = TapeBackend(poison=True)
+def graphed_on_tape(function: Any) -> tuple[GraphedFunction, ReferenceBackend]:
+    backend = ReferenceBackend(poison=True)
     return GraphedFunction(function, backend=backend, tolerance=0.0), backend
 
 
@@ -99,7 +99,7 @@ def test_a_pool_without_graphs_gives_way_too() -> None:
 
 
 def test_the_pool_goes_with_the_last_graph_where_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TapeBackend, "updatable", False)
+    monkeypatch.setattr(ReferenceBackend, "updatable", False)
     memory = Memory()
 
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -110,8 +110,8 @@ def test_the_pool_goes_with_the_last_graph_where_nothing_is_shared(monkeypatch: 
     for turn in range(12):
         graphed(torch.full((32,), float(turn)))
     region = region_of(graphed)
-    assert region.situation.executables is None and region.entries and backend.memory().pool_bytes
-    region.situation.apply, memory.failures = False, 1
+    assert region.context.executables is None and region.entries and backend.memory().pool_bytes
+    region.context.apply, memory.failures = False, 1
     x = torch.ones(32)
     assert torch.equal(graphed(x), step(x))
     assert not region.entries and backend.memory().pool_bytes == 0
@@ -131,7 +131,7 @@ def test_a_call_that_changed_a_container_is_not_made_again() -> None:
         graphed(torch.full((4,), float(turn)), [])
     region = region_of(graphed)
     assert region.entries
-    region.situation.apply, memory.failures = False, 1
+    region.context.apply, memory.failures = False, 1
     cache: list[torch.Tensor] = []
     with pytest.raises(torch.OutOfMemoryError):
         graphed(torch.ones(4), cache)
@@ -165,7 +165,7 @@ def test_a_call_that_goes_another_way_than_the_capture_is_not_made_again(monkeyp
     log: list[str] = []
     monkeypatch.setattr(settings, "log", log)
     _memory.failures = 1
-    region_of(graphed).situation.observing = False
+    region_of(graphed).context.observing = False
     with pytest.raises(torch.OutOfMemoryError):
         graphed(torch.ones(4))
     assert log == ["called"]
@@ -202,18 +202,18 @@ def test_a_refused_update_of_the_only_shape(monkeypatch: pytest.MonkeyPatch, roo
     world = without_founder()
     launches, replays = world.store.account().launches, world.region.replays
     with monkeypatch.context() as patch:
-        patch.setattr(TapeExecutable, "update_from", lambda self, graph: False)
-        patch.setattr(TapeExecutable, "update_prepared", lambda self, sets, attachment: False)
+        patch.setattr(ReferenceExecutable, "update_from", lambda self, graph: False)
+        patch.setattr(ReferenceExecutable, "update_prepared", lambda self, sets, attachment: False)
         if not room:
-            make, calls = TapeGraph.instantiate, [0]
+            make, calls = ReferenceGraph.instantiate, [0]
 
-            def once(graph: TapeGraph) -> TapeExecutable:
+            def once(graph: ReferenceGraph) -> ReferenceExecutable:
                 calls[0] += 1
                 if calls[0] > 1:
                     raise torch.OutOfMemoryError("no device memory")
                 return make(graph)
 
-            patch.setattr(TapeGraph, "instantiate", once)
+            patch.setattr(ReferenceGraph, "instantiate", once)
         world.call(4, 5, 4, 5)
     assert world.region.replays == replays + 2 * room
     assert not room or world.store.account().launches == launches + 2
@@ -241,7 +241,7 @@ def test_an_error_of_the_driver_in_a_switch_costs_a_graph_and_not_the_call(
         raise error("the driver is unhappy")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TapeGraph if step == "instantiate" else TapeExecutable, step, fail)
+        patch.setattr(ReferenceGraph if step == "instantiate" else ReferenceExecutable, step, fail)
         world.call(5, 4, 5, 4)
     world.call(5, 4, 5, 4)
     world.graphed.release()
@@ -327,7 +327,7 @@ def test_a_budget_that_is_no_number_of_bytes(budget: Any) -> None:
 def test_the_budget_of_a_session_may_be_text() -> None:
     try:
         with grape.session(memory_budget="2KB"):
-            assert engine().situation.memory_budget == 2048
+            assert engine().context.memory_budget == 2048
     finally:
         engine().close()
 
@@ -335,30 +335,30 @@ def test_the_budget_of_a_session_may_be_text() -> None:
 def test_a_shape_without_room_is_tried_again_with_a_larger_budget() -> None:
     first = Graphed()
     first.call(4, 10, times=8)
-    held = account(first.region.situation)
+    held = account(first.region.context)
     assert held is not None
     world = Graphed(budget=held.pool_bytes + held.placeholder_bytes + 4 * NODE_BYTES + 500)
     world.call(4, times=8)
     world.call(10, 4, times=8)
     shapes = {shape.shapes[0][1]: shape for shape in world.region.shapes.values()}
     assert world.region.refused is None and shapes[(4,)].entries and not shapes[(10,)].entries
-    assert world.region.situation.memory_budget is not None
-    world.region.situation.memory_budget += 10 * NODE_BYTES
+    assert world.region.context.memory_budget is not None
+    world.region.context.memory_budget += 10 * NODE_BYTES
     world.region.begin_run()
     world.call(10, 4, times=8)
     assert shapes[(10,)].entries
 
 
 class Shared(GraphedFunction):
-    """A graphed function in the situation of another."""
+    """A graphed function in the context of another."""
 
     def __init__(self, function: Any, other: Region) -> None:
-        super().__init__(function, backend=other.situation.backend, tolerance=0.0)
+        super().__init__(function, backend=other.context.backend, tolerance=0.0)
         self._other = other
 
     def _make_region(self) -> Region:
         made = super()._make_region()
-        return Region(self._other.situation, made.function, made.root, made.name, made.at)
+        return Region(self._other.context, made.function, made.root, made.name, made.at)
 
 
 def test_a_region_that_fits_stays_when_another_outgrows_the_budget() -> None:
@@ -366,16 +366,16 @@ def test_a_region_that_fits_stays_when_another_outgrows_the_budget() -> None:
     small = Graphed()
     small.call(4, times=8)
     large = Shared(lambda x: torch.tanh(x * 3).exp() + 1, small.region)
-    held = account(small.region.situation)
+    held = account(small.region.context)
     assert held is not None
-    situation = small.region.situation
+    context = small.region.context
     for turn in range(8):
         large(torch.full((9000,), float(turn)))
     regions = (small.region, region_of(large))
     assert all(region.entries for region in regions)
-    needed = situation.backend.memory().pool_bytes + held.placeholder_bytes + 20 * NODE_BYTES
-    situation.memory_budget = needed
-    enforce_budget(situation)
+    needed = context.backend.memory().pool_bytes + held.placeholder_bytes + 20 * NODE_BYTES
+    context.memory_budget = needed
+    enforce_budget(context)
     assert region_of(large).refused is not None and small.region.refused is None and small.region.entries
     small.call(4, times=4)
 
@@ -386,7 +386,7 @@ def test_a_region_that_fits_stays_when_another_outgrows_the_budget() -> None:
 def test_a_budget_is_told_as_a_person_would_write_it(budget: int, said: str) -> None:
     world = Graphed(budget=budget)
     world.call(4)
-    why = no_room(world.region.situation).why
+    why = no_room(world.region.context).why
     assert why == (
         "placeholders and workspace of graphs take 0 B, and beside them no executable fits "
         f"into the memory budget of {said}"
@@ -398,9 +398,9 @@ def test_a_region_without_room_names_the_budget_of_the_cell() -> None:
     world.call(4, times=6)
     region = world.region
     for budget, said in ((1000, "1000 B"), (20, "20 B"), (1000, "1000 B")):
-        region.situation.memory_budget = budget
+        region.context.memory_budget = budget
         region.begin_run()
-        enforce_budget(region.situation)
+        enforce_budget(region.context)
         world.call(4)
         assert region.refused is not None and region.refused.why.endswith(f"the memory budget of {said}")
         assert not region.refused.why.startswith("placeholders and workspace of graphs take 0 B")
@@ -411,8 +411,8 @@ def test_with_a_budget_of_nothing_nothing_is_captured() -> None:
     world.call(4, 5, times=8)
     region = world.region
     assert region.refused is not None and region.refused.why == "the memory budget of 0 B has no room for a graph"
-    assert region.situation.captures == 0
-    region.situation.memory_budget = 1 << 20
+    assert region.context.captures == 0
+    region.context.memory_budget = 1 << 20
     region.begin_run()
     world.call(4, 5, times=8)
     assert region.refused is None and region.replays > 0
@@ -440,7 +440,7 @@ def without_memory(*_: Any) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-@pytest.mark.parametrize("where", [(TapeBackend, "capture"), (Snapshot, "__init__"), (Placeholders, "__init__")])
+@pytest.mark.parametrize("where", [(ReferenceBackend, "capture"), (Snapshot, "__init__"), (Placeholders, "__init__")])
 def test_a_device_that_was_full_for_a_capture_is_asked_again_in_the_next_cell(
     monkeypatch: pytest.MonkeyPatch, where: tuple[type, str]
 ) -> None:
@@ -461,13 +461,13 @@ def test_a_region_that_lost_its_graphs_to_full_captures_has_them_in_the_next_cel
     world = Graphed()
     world.call(4, times=10)
     with monkeypatch.context() as patch:
-        patch.setattr(TapeBackend, "capture", without_memory)
+        patch.setattr(ReferenceBackend, "capture", without_memory)
         world.call(5, times=8)
         assert world.region.refused is None and world.region.entries
         world.call(6, times=8)
     refused = world.region.refused
     assert refused is not None and "out of memory while capturing" in refused.why and not world.region.entries
-    world.region.situation.run += 1
+    world.region.context.run += 1
     world.region.begin_run()
     world.call(4, 5, 6, times=10)
     assert world.region.refused is None and all(shape.entries for shape in world.region.shapes.values())
@@ -485,10 +485,10 @@ def test_after_the_persons_code_ran_out_of_memory_every_region_says_why_it_stays
     for turn in range(12):
         graphed(torch.full((32,), float(turn)))
     region = region_of(graphed)
-    region.situation.memory_budget, memory.failures = 1 << 20, 1
+    region.context.memory_budget, memory.failures = 1 << 20, 1
     with pytest.raises(torch.OutOfMemoryError):
         graphed(torch.ones(64))
-    region.situation.memory_budget = None
+    region.context.memory_budget = None
     region.begin_run()
     assert region.refused is not None and "ran out of memory" in region.refused.why
     other = Shared(lambda x: torch.tanh(x * 3).exp() + 1, region)
@@ -502,22 +502,22 @@ def test_an_executable_that_did_wrong_in_a_trial_is_not_used_again(monkeypatch: 
     """A driver that accepted an update and did something else may do so again."""
     world = Graphed().warm()
     world.call(4, times=6)
-    lying: list[TapeExecutable] = []
-    update, update_prepared = TapeExecutable.update_from, TapeExecutable.update_prepared
+    lying: list[ReferenceExecutable] = []
+    update, update_prepared = ReferenceExecutable.update_from, ReferenceExecutable.update_prepared
 
-    def accept(executable: TapeExecutable, graph: TapeGraph) -> bool:
+    def accept(executable: ReferenceExecutable, graph: ReferenceGraph) -> bool:
         done = update(executable, graph)
         assert executable._program is not None
         executable._program = replace(executable._program, steps=executable._program.steps[:1])
         lying.append(executable)
         return done
 
-    def write(executable: TapeExecutable, sets: Any, attachment: object) -> bool:
+    def write(executable: ReferenceExecutable, sets: Any, attachment: object) -> bool:
         return executable in lying or update_prepared(executable, sets, attachment)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TapeExecutable, "update_from", accept)
-        patch.setattr(TapeExecutable, "update_prepared", write)
+        patch.setattr(ReferenceExecutable, "update_from", accept)
+        patch.setattr(ReferenceExecutable, "update_prepared", write)
         world.call(5, 4, times=8)
         assert len(lying) == 1 and world.store.account().classes == 2
 
@@ -526,9 +526,9 @@ def test_a_pool_without_graphs_does_not_count_against_the_next_cells_budget() ->
     world = Graphed()
     world.call(90_000, times=8)
     world.region.release()
-    world.region.situation.memory_budget = 100 << 10
+    world.region.context.memory_budget = 100 << 10
     world.region.begin_run()
-    enforce_budget(world.region.situation)
+    enforce_budget(world.region.context)
     world.call(4, times=8)
     assert world.region.refused is None and world.region.replays > 0
 
@@ -543,7 +543,7 @@ def test_a_module_that_dies_while_memory_is_counted(monkeypatch: pytest.MonkeyPa
     with grape.session():
         for turn in range(36):
             models[turn % 3](torch.full((2, 4), float(turn)))
-    store = engine().situation.executables
+    store = engine().context.executables
     assert store is not None and len(store) >= 3
     residents = store._residents
 
@@ -568,12 +568,12 @@ def test_a_module_that_dies_while_memory_is_counted(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_sharing_a_budget_counts_the_pool_and_other_regions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TapeBackend, "updatable", False)
+    monkeypatch.setattr(ReferenceBackend, "updatable", False)
     first = Graphed()
     first.call(9000, times=8)
-    situation = first.region.situation
-    assert situation.executables is None and first.region.entries
-    situation.memory_budget = situation.backend.memory().pool_bytes + situation.store.nbytes
+    context = first.region.context
+    assert context.executables is None and first.region.entries
+    context.memory_budget = context.backend.memory().pool_bytes + context.store.nbytes
     second = Shared(lambda x: torch.tanh(x * 3).exp() + 1, first.region)
     for turn in range(12):
         second(torch.full((4,), float(turn)))

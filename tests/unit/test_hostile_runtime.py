@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.regions.region import Region
 from grape.tracing import Tracer
 from tests.property.programs import Twins, World, eager_to_graph
@@ -242,7 +242,7 @@ HIDDEN: dict[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
 def test_a_number_kept_where_python_has_no_attributes(name: str) -> None:
     function, change = HIDDEN[name]
     change(1.0)
-    served = GraphedFunction(function, backend=TapeBackend(poison=True), tolerance=0.0)
+    served = GraphedFunction(function, backend=ReferenceBackend(poison=True), tolerance=0.0)
     x, w = torch.ones(3, 4), torch.ones(4, 4)
     with torch.no_grad(), eager_to_graph():
         for call in range(12):
@@ -257,7 +257,7 @@ def test_a_number_kept_where_python_has_no_attributes(name: str) -> None:
 def test_an_iterator_that_gives_equal_numbers_is_moved_on_by_every_call() -> None:
     globals()["_steps"] = iter([1.0] * 40)
     served = GraphedFunction(
-        lambda x: (x * 2 + 1).tanh() * next(_steps), backend=TapeBackend(poison=True), tolerance=0.0
+        lambda x: (x * 2 + 1).tanh() * next(_steps), backend=ReferenceBackend(poison=True), tolerance=0.0
     )
     with torch.no_grad(), eager_to_graph():
         for _ in range(20):
@@ -428,9 +428,9 @@ def test_memory_that_another_regions_graph_reads_is_not_given_back() -> None:
     def second(h: torch.Tensor) -> torch.Tensor:
         return ((h @ weight).tanh() - 1) * 3
 
-    served = GraphedFunction(first, backend=TapeBackend(poison=True), tolerance=0.0)
+    served = GraphedFunction(first, backend=ReferenceBackend(poison=True), tolerance=0.0)
     one = served._make_region()
-    other = Region(one.situation, second, second, "second", one.at)
+    other = Region(one.context, second, second, "second", one.at)
     with torch.no_grad(), eager_to_graph(in_place=True):
         for _ in range(TIMES):
             x = torch.randn(3, 4)
@@ -439,7 +439,7 @@ def test_memory_that_another_regions_graph_reads_is_not_given_back() -> None:
         assert entry.placeholders.forwarded == [0]
         one.release()
         slot = entry.placeholders.slots[0]
-        assert slot in list(one.situation.store)
+        assert slot in list(one.context.store)
         assert slot.nbytes > 0
         replays = other.replays
         for _ in range(TIMES):
@@ -447,7 +447,7 @@ def test_memory_that_another_regions_graph_reads_is_not_given_back() -> None:
             assert torch.equal(other.call((h,), {}), second(h))
         assert other.replays > replays
         other.release()
-        assert slot not in list(one.situation.store)
+        assert slot not in list(one.context.store)
 
 
 # -- interrupts --------------------------------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ def test_an_interrupt_while_the_tracer_is_set_up_leaves_no_mode(step: str, monke
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Tracer, step, interrupted)
-    served = GraphedFunction(work, backend=TapeBackend(poison=True), tolerance=0.0)
+    served = GraphedFunction(work, backend=ReferenceBackend(poison=True), tolerance=0.0)
     with pytest.raises(KeyboardInterrupt), torch.no_grad():
         served(torch.ones(3, 4), torch.ones(4, 4))
 
@@ -482,7 +482,7 @@ def test_a_container_from_outside_is_returned_itself(name: str) -> None:
         y = torch.tanh(x @ w)
         return y * 2, {"made": y.sum(), "found": table()}
 
-    graphed = GraphedFunction(pair, backend=TapeBackend(poison=True), tolerance=0.0)
+    graphed = GraphedFunction(pair, backend=ReferenceBackend(poison=True), tolerance=0.0)
     with torch.no_grad(), eager_to_graph():
         for _ in range(20):
             assert graphed(torch.randn(3, 4))[1]["found"] is table()

@@ -299,7 +299,7 @@ def test_a_call_that_fails_for_want_of_memory_has_its_effects_once(
     twins.warm(lambda w: ((X, Y, torch.tensor(1.0)), {}), limit=12)
     region = twins.graphed._region
     assert region is not None
-    region.situation.observing = False
+    region.context.observing = False
     if not by_value:
         twins.both(lambda w: w.flags.__setitem__(0, True))
     twins.call(lambda w: ((X, Y, torch.tensor(2.0)), {}))
@@ -342,11 +342,11 @@ def test_a_loop_that_runs_again_in_another_namespace() -> None:
 """
     try:
         for _ in range(2):
-            plain, _ = run_cell(source, hoist=False, times=2)
+            plain, _ = run_cell(source, outline=False, times=2)
             with eager_to_graph():
-                hoisted, replays = run_cell(source, hoist=True, times=2)
-            assert replays and hoisted.error is None
-            same(plain.values, hoisted.values)
+                outlined, replays = run_cell(source, outline=True, times=2)
+            assert replays and outlined.error is None
+            same(plain.values, outlined.values)
     finally:
         close_engine()
 

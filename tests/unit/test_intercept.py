@@ -17,12 +17,12 @@ import torch._dynamo.mutation_guard
 
 from grape.model import Reason
 from grape.runtime.alias import Predictor
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.buffers.slots import SlotStore
 from grape.runtime.dispatch.intercept import Interceptor
 from grape.runtime.dispatch.module_regions import SHORT_LIVED
 from grape.runtime.dispatch.trampoline import Trampoline
-from grape.runtime.regions.region import Region, Situation
+from grape.runtime.regions.region import Region, RegionContext
 from grape.tracing import PositionFinder, Tracer
 
 torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good
@@ -53,16 +53,16 @@ class Notebook:
         exec(compile(source, f"<ipython-input-{self.cells}>", "exec", dont_inherit=True), self.names)
 
     def observed(self, source: str) -> None:
-        situation = self.interceptor.situation
-        situation.observing = True
-        situation.run += 1
+        context = self.interceptor.context
+        context.observing = True
+        context.run += 1
         self.interceptor.install()
         self.interceptor.adopt(self.names)
         try:
             with torch.no_grad():
                 self.plain(source)
         finally:
-            situation.observing = False
+            context.observing = False
             self.interceptor.settle()
 
     def region(self, name: str) -> Region:
@@ -76,15 +76,15 @@ class Notebook:
 
 @pytest.fixture
 def notebook() -> Iterator[Notebook]:
-    backend = TapeBackend(poison=True)
-    situation = Situation(
+    backend = ReferenceBackend(poison=True)
+    context = RegionContext(
         backend=backend,
         store=SlotStore(backend),
         predictor=Predictor(backend.device, PositionFinder()),
         tracer=Tracer(PositionFinder()),
         profile=False,
     )
-    made = Notebook(Interceptor(situation, lambda filename: filename))
+    made = Notebook(Interceptor(context, lambda filename: filename))
     made.plain(SETUP)
     yield made
     made.interceptor.forget()
@@ -104,7 +104,7 @@ def test_graphs_of_a_closure_that_is_made_anew_are_released(notebook: Notebook) 
         notebook.observed(LOOP)
         assert notebook.region("make.<locals>.step").entries
         gc.collect()
-        held.append(len(list(notebook.interceptor.situation.backend._graphs)))  # type: ignore[attr-defined]
+        held.append(len(list(notebook.interceptor.context.backend._graphs)))  # type: ignore[attr-defined]
     assert len(set(held)) == 1, held
 
 

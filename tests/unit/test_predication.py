@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import grape
 from grape.errors import UsageError
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.predication import NodeLowering, SelectLowering, flow
 from grape.runtime.predication.costs.costs import BodyWork, Choice
 from grape.runtime.predication.lowering import select
@@ -138,7 +138,7 @@ def test_overlapping_writes_are_given_back(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("way", ["node", "select"])
 def test_what_a_body_does_is_counted(way: Choice) -> None:
-    backend = TapeBackend()
+    backend = ReferenceBackend()
     memory, other, pred = torch.zeros(100), torch.zeros(10), torch.tensor(True)
     lowering = NodeLowering(backend, {(0,): way, (1,): way}, nullcontext)
 
@@ -338,7 +338,7 @@ def test_checks_are_raised_later(value: float) -> None:
 
 
 def test_select_lowering_within_a_capture_of_the_tape() -> None:
-    backend = TapeBackend()
+    backend = ReferenceBackend()
     x, memory = torch.tensor([2.0, -0.0]), torch.zeros(2)
 
     def write() -> torch.Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.predication.costs.calibration import calibrate, node_costs, overridden
 from grape.runtime.predication.costs.costs import H200, BodyWork, NodeCosts, choose, crossover
 
@@ -83,7 +83,7 @@ def test_the_crossover_is_where_the_choice_changes() -> None:
 
 
 def test_costs_can_be_overridden_and_the_tape_has_the_defaults() -> None:
-    backend = TapeBackend()
+    backend = ReferenceBackend()
     mine = calibrate(Machine())
     assert node_costs(backend) is H200
     with overridden(mine):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import grape
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.graphed import GraphedFunction
 from grape.runtime.predication import flow
 from tests.property.control_flow_programs import SelectsOnly
@@ -30,7 +30,7 @@ def bits(value: Any) -> Any:
 
 
 def graphed(function: Callable[..., Any]) -> GraphedFunction:
-    return GraphedFunction(function, backend=TapeBackend(poison=True), tolerance=0.0)
+    return GraphedFunction(function, backend=ReferenceBackend(poison=True), tolerance=0.0)
 
 
 def inputs(call: int) -> torch.Tensor:
@@ -363,7 +363,7 @@ def test_without_conditional_bodies_selects_serve_or_the_region_is_refused(
     region.release()
 
 
-class Endless(TapeBackend):
+class Endless(ReferenceBackend):
     """A backend whose loops never see that their condition turned false."""
 
     def while_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
@@ -381,7 +381,7 @@ def test_a_replay_that_does_not_end_is_noticed_and_never_used() -> None:
 
 
 def test_a_bound_ends_loops_within_its_block_only() -> None:
-    backend = TapeBackend()
+    backend = ReferenceBackend()
     count, most = torch.zeros((), dtype=torch.int64), torch.full((), 30)
     on = torch.ones((), dtype=torch.bool)
 

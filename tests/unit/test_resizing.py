@@ -12,7 +12,7 @@ from torch import Tensor
 
 from grape.runtime import GraphedFunction
 from grape.runtime.alias import predictor as predictor_module
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.buffers import growable, handed_out
 from grape.runtime.buffers.slots import SlotStore
 from grape.runtime.regions import replays
@@ -27,7 +27,7 @@ def step(x: Tensor, weight: Tensor) -> Tensor:
 def graphed(monkeypatch: pytest.MonkeyPatch) -> Iterator[GraphedFunction]:
     monkeypatch.setattr(replays, "MIN_BYTES", 1)
     monkeypatch.setattr(predictor_module, "MIN_BYTES", 1)
-    made = GraphedFunction(step, backend=TapeBackend(poison=True), tolerance=0.0)
+    made = GraphedFunction(step, backend=ReferenceBackend(poison=True), tolerance=0.0)
     yield made
     made.release()
 
@@ -111,7 +111,7 @@ def test_a_result_in_place_is_resized(graphed: GraphedFunction, way: Callable[[T
             states[side] = function(states[side], weight)
         region: Any = graphed._region
         if number > 25 and number % 4 == 0:
-            in_slots += any(slot.cdata == states[1].untyped_storage()._cdata for slot in region.situation.store)
+            in_slots += any(slot.cdata == states[1].untyped_storage()._cdata for slot in region.context.store)
             before = [state.clone() for state in states]
             results = [way(state) for state in states]
             same(results[0], results[1], f"after call {number}")
@@ -132,7 +132,7 @@ def _shared(y: Tensor) -> None:
 @pytest.mark.parametrize("way", [_grown, _shared])
 def test_a_result_that_has_moved_out_of_its_slot_is_an_argument(way: Callable[[Tensor], Any]) -> None:
     """A graph that is captured for it does not read the slot, where it lies no more."""
-    graphed = GraphedFunction(step, backend=TapeBackend(poison=True), tolerance=0.0)
+    graphed = GraphedFunction(step, backend=ReferenceBackend(poison=True), tolerance=0.0)
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(4, 4, generator=generator)
     moved = 0
@@ -141,7 +141,7 @@ def test_a_result_that_has_moved_out_of_its_slot_is_an_argument(way: Callable[[T
             x = torch.randn(2, 4, generator=generator)
             results = [step(x, weight), graphed(x, weight)]
             region: Any = graphed._region
-            moved += any(slot.cdata == results[1].untyped_storage()._cdata for slot in region.situation.store)
+            moved += any(slot.cdata == results[1].untyped_storage()._cdata for slot in region.context.store)
             for result in results:
                 way(result)
                 result[1:] = number
@@ -157,7 +157,7 @@ def test_a_lent_storage_is_like_an_ordinary_one(graphed: GraphedFunction) -> Non
     for _ in range(30):
         state = graphed(state, weight)
     region: Any = graphed._region
-    assert any(slot.cdata == state.untyped_storage()._cdata for slot in region.situation.store)
+    assert any(slot.cdata == state.untyped_storage()._cdata for slot in region.context.store)
     storage = state.untyped_storage()
     assert storage.resizable() and storage.nbytes() == 32 and state.storage_offset() == 0
 
@@ -170,14 +170,14 @@ def test_memory_that_is_not_grapes_raises_as_ever() -> None:
 
 def test_where_torch_has_other_storages_nothing_leaves_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growable, "_fields", lambda: None)
-    graphed = GraphedFunction(step, backend=TapeBackend(poison=True), tolerance=0.0)
+    graphed = GraphedFunction(step, backend=ReferenceBackend(poison=True), tolerance=0.0)
     weight, state, other = torch.eye(4), torch.ones(2, 4), torch.ones(2, 4)
     for number in range(30):
         state, other = graphed(state, weight), step(other, weight)
         same(other, state, f"after call {number}")
     region: Any = graphed._region
     assert region.replays > 5
-    assert not any(slot.cdata == state.untyped_storage()._cdata for slot in region.situation.store)
+    assert not any(slot.cdata == state.untyped_storage()._cdata for slot in region.context.store)
     graphed.release()
 
 
@@ -192,7 +192,7 @@ def test_streams_are_heard_of_in_the_dispatcher() -> None:
     gc.collect()
     for _ in range(2):
         assert not heard("aten::record_stream", "BackendSelect")
-        store = SlotStore(TapeBackend())
+        store = SlotStore(ReferenceBackend())
         handed_out._watch(store)
         assert heard("aten::record_stream", "BackendSelect")
         raises()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from grape.runtime import GraphedFunction
 from grape.runtime.alias import predictor
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from tests.property.programs import eager_to_graph
 from tests.unit.test_alias_predictor import Bench
 
@@ -138,7 +138,7 @@ def seen(result: Any, x: Tensor) -> list[Any]:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_replays_result_looks_as_the_eager_one(name: str, inference: bool, in_place: bool) -> None:
     function = FUNCTIONS[name]
-    graphed = GraphedFunction(function, backend=TapeBackend(), tolerance=0.0)
+    graphed = GraphedFunction(function, backend=ReferenceBackend(), tolerance=0.0)
     generator = torch.Generator().manual_seed(0)
     with torch.inference_mode() if inference else torch.no_grad(), eager_to_graph(in_place=in_place):
         for number in range(24):

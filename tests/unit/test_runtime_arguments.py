@@ -14,7 +14,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from torch import nn
 
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from tests.property.programs import Twins, World
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -512,7 +512,7 @@ def _deep(x: torch.Tensor) -> list[Any]:
 )
 def test_results_that_cannot_be_looked_into(result: Callable[[torch.Tensor], Any]) -> None:
     """The person gets them, and no error of ours."""
-    graphed = GraphedFunction(result, backend=TapeBackend(), tolerance=0.0)
+    graphed = GraphedFunction(result, backend=ReferenceBackend(), tolerance=0.0)
     x = torch.ones(3)
     with torch.no_grad():
         for _ in range(30):
@@ -526,7 +526,7 @@ def test_results_that_cannot_be_looked_into(result: Callable[[torch.Tensor], Any
 
 
 def test_an_argument_that_cannot_be_looked_into() -> None:
-    graphed = GraphedFunction(lambda x, other: x * 2, backend=TapeBackend(), tolerance=0.0)
+    graphed = GraphedFunction(lambda x, other: x * 2, backend=ReferenceBackend(), tolerance=0.0)
     with torch.no_grad():
         for _ in range(12):
             assert torch.equal(graphed(torch.ones(3), Computed()), torch.full((3,), 2.0))

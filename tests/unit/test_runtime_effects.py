@@ -39,7 +39,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import grape
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.guarding.effects import EffectWatch
 from grape.tracing import PositionFinder
 from tests.property.programs import Twins, World, eager_to_graph
@@ -57,7 +57,7 @@ def one(world: World) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def graphed(function: Callable[..., Any]) -> GraphedFunction:
-    return GraphedFunction(function, backend=TapeBackend(poison=True), tolerance=0.0)
+    return GraphedFunction(function, backend=ReferenceBackend(poison=True), tolerance=0.0)
 
 
 def refused(function: Callable[..., Any], times: int = 8) -> Any:
@@ -530,14 +530,14 @@ def test_an_exception_only_in_the_capture(error: type[BaseException]) -> None:
 @pytest.mark.parametrize("where", ["replay", "compare"])
 def test_state_is_whole_after_a_failed_verification(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The replay of the verification fails half-way; what the eager call left in the buffer stands."""
-    from grape.runtime.backends.tape.executable import TapeExecutable
+    from grape.runtime.backends.reference.executable import ReferenceExecutable
     from grape.runtime.capture.proof import verification
 
     def fails(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("no memory")
 
     if where == "replay":
-        monkeypatch.setattr(TapeExecutable, "replay", fails)
+        monkeypatch.setattr(ReferenceExecutable, "replay", fails)
     else:
         monkeypatch.setattr(verification, "first_mismatch", fails)
 
@@ -556,7 +556,7 @@ def test_a_fault_of_the_capture_does_not_reach_the_person(monkeypatch: pytest.Mo
     def fails(*_: Any, **__: Any) -> Any:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(in_step, "write_recipe", fails)
+    monkeypatch.setattr(in_step, "write_output_spec", fails)
     twins = Twins(lambda: World(function=work))
     twins.calls_of(one, 8)
     assert "a fault" in twins.refused.why

@@ -16,7 +16,7 @@ from torch import nn
 
 import grape
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.replaying.entry import Entry
 from grape.sessions import engine
 from tests.unit.sabotage import warm
@@ -89,7 +89,7 @@ def check(cycle: Callable[[], int]) -> None:
 
 def test_regions_that_share_a_pool_and_are_released() -> None:
     """One backend, as in a session: the pool is kept for the next capture, and does not grow."""
-    backend, net = TapeBackend(), Net()
+    backend, net = ReferenceBackend(), Net()
 
     def cycle() -> int:
         graphed = GraphedFunction(net, backend=backend, tolerance=0.0)
@@ -112,7 +112,7 @@ def test_a_wrapped_function_that_is_released_and_used_again() -> None:
         warm(graphed, lambda: loop(graphed, 4))
         region = graphed._region
         assert region is not None
-        backend = region.situation.backend
+        backend = region.context.backend
         graphed.release()
         return backend.memory().pool_bytes
 
@@ -130,7 +130,7 @@ def test_sessions_that_are_undone(closed_engine: None) -> None:
         assert report is not None and any(region.replays for region in report.regions), report.verdict
         assert engine().undo().startswith("undone: Net")
         loop(net, 1)
-        held = engine().situation.backend.memory().pool_bytes
+        held = engine().context.backend.memory().pool_bytes
         engine().reset()
         return int(held)
 
@@ -143,7 +143,7 @@ def test_undo_alone_frees_the_graphs(closed_engine: None) -> None:
     net = Net()
     with grape.session():
         loop(net, CALLS)
-    backend = engine().situation.backend
+    backend = engine().context.backend
     graphs = weakref.WeakSet(getattr(backend, "_graphs"))  # noqa: B009  the protocol does not offer them
     assert len(graphs) and made_since(others)
     engine().undo()
@@ -167,7 +167,7 @@ def test_results_outlive_the_graph_that_made_them(ending: str) -> None:
     """What the caller holds stays as it was when the graphed function is gone, and is freed when the caller lets go."""
 
     def cell() -> list[torch.Tensor]:
-        graphed = GraphedFunction(Net(), backend=TapeBackend(poison=True), tolerance=0.0)
+        graphed = GraphedFunction(Net(), backend=ReferenceBackend(poison=True), tolerance=0.0)
         warm(graphed, partial(loop, graphed, 4))
         results = [graphed(torch.randn(3, 4), torch.zeros(3, 4))[0] for _ in range(5)]
         copies.extend(result.clone() for result in results)

@@ -13,15 +13,15 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from tests.unit.sabotage import ERRORS, Pair, Sabotage, captures_again, raising, warm
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @pytest.fixture
-def backend() -> Iterator[TapeBackend]:
-    made = TapeBackend(poison=True)
+def backend() -> Iterator[ReferenceBackend]:
+    made = ReferenceBackend(poison=True)
     yield made
     made.close()
 
@@ -46,7 +46,7 @@ def usable(pair: Pair) -> None:
 
 @pytest.mark.parametrize("at", [1, 2, 4], ids=["first", "second", "fourth operator"])
 @pytest.mark.parametrize("name", ERRORS)
-def test_an_exception_inside_a_capture(backend: TapeBackend, name: str, at: int) -> None:
+def test_an_exception_inside_a_capture(backend: ReferenceBackend, name: str, at: int) -> None:
     sabotage, pair = Sabotage(backend), Pair(backend)
     sabotage.in_capture(raising(*ERRORS[name]), at=at)
     for _ in range(20):
@@ -57,7 +57,7 @@ def test_an_exception_inside_a_capture(backend: TapeBackend, name: str, at: int)
 
 
 @pytest.mark.parametrize("name", FORBIDDEN)
-def test_a_forbidden_operation_inside_a_capture(backend: TapeBackend, name: str) -> None:
+def test_a_forbidden_operation_inside_a_capture(backend: ReferenceBackend, name: str) -> None:
     """The eager run before it did not do this, so nothing told the region in advance."""
     sabotage, pair = Sabotage(backend), Pair(backend)
     sabotage.in_capture(FORBIDDEN[name])
@@ -70,7 +70,7 @@ def test_a_forbidden_operation_inside_a_capture(backend: TapeBackend, name: str)
 @pytest.mark.parametrize("where", ["capture", "verification"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_propagates_and_leaves_nothing(
-    backend: TapeBackend, error: type[BaseException], where: str
+    backend: ReferenceBackend, error: type[BaseException], where: str
 ) -> None:
     """The person pressed Ctrl-C: the call ends with it. What the eager run had done by then stays done, once."""
     sabotage, pair = Sabotage(backend), Pair(backend)
@@ -83,7 +83,7 @@ def test_an_interrupt_propagates_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", [*ERRORS, "silently wrong"])
-def test_a_failure_inside_verification(backend: TapeBackend, name: str) -> None:
+def test_a_failure_inside_verification(backend: ReferenceBackend, name: str) -> None:
     """A replay that raises, or that does nothing, is found out before it serves anybody."""
     sabotage, pair = Sabotage(backend), Pair(backend)
     sabotage.in_replay(raising(*ERRORS[name]) if name in ERRORS else lambda: None)
@@ -93,7 +93,7 @@ def test_a_failure_inside_verification(backend: TapeBackend, name: str) -> None:
     usable(pair)
 
 
-def test_a_replay_that_computes_something_else_is_refused_and_says_so(backend: TapeBackend) -> None:
+def test_a_replay_that_computes_something_else_is_refused_and_says_so(backend: ReferenceBackend) -> None:
     """Nothing but the comparison of the results can tell: no random stream, no state."""
     sabotage, net = Sabotage(backend), network()
     graphed = GraphedFunction(net, backend=backend, tolerance=0.0)
@@ -107,7 +107,7 @@ def test_a_replay_that_computes_something_else_is_refused_and_says_so(backend: T
 
 
 @pytest.mark.parametrize("name", ["exception", "out of device memory"])
-def test_a_failed_capture_leaks_no_memory(backend: TapeBackend, name: str) -> None:
+def test_a_failed_capture_leaks_no_memory(backend: ReferenceBackend, name: str) -> None:
     """Failing twenty times takes no more of the pool than failing once."""
     sizes = []
     for _ in range(20):
@@ -123,7 +123,7 @@ def test_a_failed_capture_leaks_no_memory(backend: TapeBackend, name: str) -> No
     assert sizes[-1] == sizes[1], sizes
 
 
-def test_a_region_that_never_can_be_captured_is_refused_and_says_so(backend: TapeBackend) -> None:
+def test_a_region_that_never_can_be_captured_is_refused_and_says_so(backend: ReferenceBackend) -> None:
     sabotage, pair = Sabotage(backend), Pair(backend)
     sabotage.in_capture(raising(ValueError, "no such table"), times=99)
     for _ in range(40):
@@ -134,7 +134,7 @@ def test_a_region_that_never_can_be_captured_is_refused_and_says_so(backend: Tap
     assert sabotage.sprung <= 2 and pair.evidence.outcome == "refused" and pair.evidence.replays == 0
 
 
-def test_a_region_that_replays_and_fails_twice_is_refused_and_says_so(backend: TapeBackend) -> None:
+def test_a_region_that_replays_and_fails_twice_is_refused_and_says_so(backend: ReferenceBackend) -> None:
     """The first failure closes its shape and leaves the others; the second ends the region."""
     sabotage, pair = Sabotage(backend), Pair(backend)
     pair.warm(3)
@@ -156,7 +156,7 @@ def test_a_region_that_replays_and_fails_twice_is_refused_and_says_so(backend: T
     assert pair.evidence.replays == served
 
 
-def test_the_persons_own_exception_is_theirs_and_costs_nothing(backend: TapeBackend) -> None:
+def test_the_persons_own_exception_is_theirs_and_costs_nothing(backend: ReferenceBackend) -> None:
     pair = Pair(backend)
     pair.warm()
     replays = pair.evidence.replays
@@ -167,7 +167,7 @@ def test_the_persons_own_exception_is_theirs_and_costs_nothing(backend: TapeBack
     assert pair.evidence.refused is None and pair.evidence.replays > replays
 
 
-def test_another_thread_works_while_a_capture_runs(backend: TapeBackend) -> None:
+def test_another_thread_works_while_a_capture_runs(backend: ReferenceBackend) -> None:
     """It computes and reads values; neither does the capture see it, nor does it see the capture."""
     sabotage, pair = Sabotage(backend), Pair(backend)
     turn, done = threading.Event(), threading.Event()
@@ -200,7 +200,7 @@ def test_another_thread_works_while_a_capture_runs(backend: TapeBackend) -> None
         pair.call()
 
 
-def test_another_thread_that_calls_the_region_runs_eagerly(backend: TapeBackend) -> None:
+def test_another_thread_that_calls_the_region_runs_eagerly(backend: ReferenceBackend) -> None:
     """Placeholders and slots belong to one thread: calls from others are neither counted nor served by a graph."""
     net = network()
     graphed = GraphedFunction(net, backend=backend, tolerance=0.0)
@@ -224,7 +224,7 @@ def test_another_thread_that_calls_the_region_runs_eagerly(backend: TapeBackend)
     assert graphed(x).equal(net(x))
 
 
-def test_batches_of_a_data_loader_with_workers(backend: TapeBackend) -> None:
+def test_batches_of_a_data_loader_with_workers(backend: ReferenceBackend) -> None:
     rows = torch.arange(240.0).view(60, 4)
     net = network()
     graphed = GraphedFunction(net, backend=backend, tolerance=0.0)
@@ -235,7 +235,7 @@ def test_batches_of_a_data_loader_with_workers(backend: TapeBackend) -> None:
     assert evidence is not None and evidence.replays >= 5
 
 
-def test_no_memory_for_what_a_replay_needs(backend: TapeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_for_what_a_replay_needs(backend: ReferenceBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Out of memory in the copies around a launch: the call is served as it would be without Grape."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4), nn.Tanh())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from grape.model import Later, Reason, Refused, RetryLater
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.capture.attempt import _Attempt
 from grape.runtime.capture.proof import verification
 from grape.runtime.capture.proof.verification import Verification
@@ -45,7 +45,7 @@ def graphed(monkeypatch: pytest.MonkeyPatch) -> Iterator[GraphedFunction]:
     def function(x: Tensor) -> Tensor:
         return (torch.ops.grape_tests.wobble(x).tanh() + 1).exp() * 0.5
 
-    made = GraphedFunction(function, backend=TapeBackend(poison=True), tolerance=0.0)
+    made = GraphedFunction(function, backend=ReferenceBackend(poison=True), tolerance=0.0)
     with torch.no_grad(), eager_to_graph():
         yield made
     made.release()
@@ -79,7 +79,7 @@ def test_the_search_for_a_run_with_the_bits_of_a_replay_ends_in_time(
 
 
 def test_a_graph_that_never_gives_what_an_eager_run_gave_is_refused(graphed: GraphedFunction) -> None:
-    class Off(TapeBackend):
+    class Off(ReferenceBackend):
         def capture(self, body):  # type: ignore[no-untyped-def]
             graph, result = super().capture(body)
             instantiate = graph.instantiate
@@ -122,7 +122,7 @@ def test_tries_count_until_a_graph_was_had(monkeypatch: pytest.MonkeyPatch) -> N
         return (x.sin().tanh() + 1).exp() * rate[0]
 
     monkeypatch.setattr(Verification, "_compare", wrong_once)
-    graphed = GraphedFunction(function, backend=TapeBackend(poison=True), tolerance=0.0)
+    graphed = GraphedFunction(function, backend=ReferenceBackend(poison=True), tolerance=0.0)
     with torch.no_grad(), eager_to_graph():
         for step in range(2 * UNSETTLED):
             rate[0], wrong[0] = 1.0 + step, True
@@ -144,7 +144,7 @@ def test_a_run_from_other_inputs_proves_nothing(monkeypatch: pytest.MonkeyPatch)
         spoiled += 1
 
     monkeypatch.setattr(_Attempt, "fill_placeholders", spoiling)
-    graphed = GraphedFunction(lambda x: (x * 2).tanh() + 1, backend=TapeBackend(poison=True), tolerance=0.0)
+    graphed = GraphedFunction(lambda x: (x * 2).tanh() + 1, backend=ReferenceBackend(poison=True), tolerance=0.0)
     with torch.no_grad(), eager_to_graph():
         for number in range(12):
             x = torch.linspace(0, 1, 8) + number

@@ -15,8 +15,8 @@ import grape
 from grape.errors import UsageError
 from grape.runtime import GraphedFunction, Region, account
 from grape.runtime.accounts.memory import apply_budget
-from grape.runtime.backends.tape.backend import TapeBackend
-from grape.runtime.backends.tape.executable import TapeExecutable
+from grape.runtime.backends.reference.backend import ReferenceBackend
+from grape.runtime.backends.reference.executable import ReferenceExecutable
 from grape.runtime.compression import ExecutableStore, Limits, StoredGraph
 from grape.runtime.compression.members import Kin
 from tests.property.programs import eager_to_graph
@@ -42,7 +42,7 @@ class Graphed:
     """`work` under Grape on a tape that pretends to need memory; every call is compared with eager."""
 
     def __init__(self, budget: int | None = None, function: Callable[..., Any] = work, **backend: Any) -> None:
-        self.backend = TapeBackend(poison=True, node_bytes=NODE_BYTES, **backend)
+        self.backend = ReferenceBackend(poison=True, node_bytes=NODE_BYTES, **backend)
         self.function = function
         self.graphed = GraphedFunction(function, backend=self.backend, tolerance=0.0, memory_budget=budget)
         self.turn = 0
@@ -67,7 +67,7 @@ class Graphed:
 
     @property
     def store(self) -> ExecutableStore:
-        store = self.region.situation.executables
+        store = self.region.context.executables
         assert store is not None
         return store
 
@@ -81,7 +81,7 @@ class Graphed:
 def test_many_shapes_share_one_executable() -> None:
     world = Graphed().warm()
     world.call(*range(2, 10), times=8)
-    held = account(world.region.situation)
+    held = account(world.region.context)
     assert held is not None and (held.graphs, held.classes, held.alone) == (8, 1, 0), held
     assert held.executables <= 8 and held.switches >= 8
     assert held.per_graph_bytes >= 8 * 4 * NODE_BYTES
@@ -96,7 +96,7 @@ def test_a_replay_of_the_same_shape_is_the_executables_own(monkeypatch: pytest.M
     world.call(4)
     graph = world.graph(4)
     replay: Any = graph.replay
-    assert isinstance(replay.__self__, TapeExecutable)
+    assert isinstance(replay.__self__, ReferenceExecutable)
 
     def untouched(*_: Any) -> None:
         raise AssertionError("the store was asked")
@@ -133,7 +133,7 @@ def test_two_graphs_of_one_shape_are_two_members() -> None:
     def step(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x + state) * 0.5
 
-    graphed = GraphedFunction(step, backend=TapeBackend(poison=True), tolerance=0.0)
+    graphed = GraphedFunction(step, backend=ReferenceBackend(poison=True), tolerance=0.0)
     state, wanted = torch.zeros(4), torch.zeros(4)
     for turn in range(40):
         x = torch.full((4,), float(turn))
@@ -141,8 +141,8 @@ def test_two_graphs_of_one_shape_are_two_members() -> None:
         assert torch.equal(state, wanted)
     region = graphed._region
     assert region is not None and len(region.entries) == 2 and region.replays > 20
-    assert region.situation.executables is not None
-    found = region.situation.executables.account()
+    assert region.context.executables is not None
+    found = region.context.executables.account()
     assert (found.shapes, found.classes) == (2, 1)
     graphed.release()
 
@@ -166,7 +166,7 @@ def scaled(frames: Frames) -> torch.Tensor:
 
 def test_graphs_of_one_kind_of_argument_share_guards(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a thousand shapes would keep a thousand times on the host."""
-    graphed = GraphedFunction(scaled, backend=TapeBackend(poison=True), tolerance=0.0)
+    graphed = GraphedFunction(scaled, backend=ReferenceBackend(poison=True), tolerance=0.0)
 
     def call(kind: type[Frames], length: int) -> None:
         x = torch.linspace(-1, 1, length)
@@ -189,7 +189,7 @@ def test_a_budget_evicts_and_goes_on_replaying() -> None:
     """Room for one executable beside pool and slots: two topologies take turns."""
     world = Graphed()
     world.call(4, 10, times=8)
-    held = account(world.region.situation)
+    held = account(world.region.context)
     assert held is not None and (held.classes, held.executables) == (2, 2)
     beside = held.pool_bytes + held.placeholder_bytes
     tight = Graphed(budget=beside + 5 * NODE_BYTES)
@@ -206,8 +206,8 @@ def test_below_one_executable_the_region_stays_eager_and_says_so() -> None:
     refused = world.region.refused
     assert refused is not None and refused.code == "GR405" and world.region.replays == 0
     assert "no executable fits into the memory budget of 2.93 KB" in refused.why
-    assert world.backend.memory().pool_bytes == 0 and world.region.situation.store.nbytes == 0
-    world.region.situation.memory_budget = None
+    assert world.backend.memory().pool_bytes == 0 and world.region.context.store.nbytes == 0
+    world.region.context.memory_budget = None
     world.region.begin_run()
     world.call(4, times=10)
     assert world.region.refused is None and world.region.replays > 0
@@ -215,15 +215,15 @@ def test_below_one_executable_the_region_stays_eager_and_says_so() -> None:
 
 def test_a_budget_below_the_pool_lets_no_executable_stay() -> None:
     """Also where executables need no memory, as on the tape that notebooks run on."""
-    backend = TapeBackend()
+    backend = ReferenceBackend()
     graphed = GraphedFunction(work, backend=backend, tolerance=0.0)
     for turn in range(10):
         graphed(torch.full((400,), float(turn)))
     region = graphed._region
-    assert region is not None and region.replays and region.situation.executables is not None
-    region.situation.memory_budget = 1000
-    apply_budget(region.situation)
-    assert region.situation.executables.account().executables == 0
+    assert region is not None and region.replays and region.context.executables is not None
+    region.context.memory_budget = 1000
+    apply_budget(region.context)
+    assert region.context.executables.account().executables == 0
     x = torch.linspace(-1, 1, 400)
     assert torch.equal(graphed(x), work(x))
     assert region.refused is not None and "the memory budget of 1000 B" in region.refused.why
@@ -266,8 +266,8 @@ def test_a_refused_update_is_counted_and_the_shape_gets_its_own(monkeypatch: pyt
     world.store.limits = Limits(executables=1, nbytes=None)
     world.store.apply_limits()
     world.call(4)
-    monkeypatch.setattr(TapeExecutable, "update_from", lambda self, graph: False)
-    monkeypatch.setattr(TapeExecutable, "update_prepared", lambda self, sets, attachment: False)
+    monkeypatch.setattr(ReferenceExecutable, "update_from", lambda self, graph: False)
+    monkeypatch.setattr(ReferenceExecutable, "update_prepared", lambda self, sets, attachment: False)
     world.store.limits = Limits(executables=4, nbytes=None)
     replays = world.region.replays
     world.call(5, 4, 5, 4)
@@ -283,8 +283,8 @@ def test_a_refused_update_without_the_graph_is_captured_again(monkeypatch: pytes
     world.store.apply_limits()
     world.call(4)
     with monkeypatch.context() as patch:
-        patch.setattr(TapeExecutable, "update_prepared", lambda self, sets, attachment: False)
-        patch.setattr(TapeExecutable, "update_from", lambda self, graph: False)
+        patch.setattr(ReferenceExecutable, "update_prepared", lambda self, sets, attachment: False)
+        patch.setattr(ReferenceExecutable, "update_from", lambda self, graph: False)
         world.call(5)
     assert world.store.account().refused == 1 and world.store.account().shapes == 1
     world.call(5, times=6)
@@ -302,8 +302,8 @@ def test_an_update_that_raises_costs_the_graph_and_not_the_call(monkeypatch: pyt
         raise RuntimeError("the device does not accept again the parameters that an executable had")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TapeExecutable, "update_prepared", broken)
-        patch.setattr(TapeExecutable, "update_from", broken)
+        patch.setattr(ReferenceExecutable, "update_prepared", broken)
+        patch.setattr(ReferenceExecutable, "update_from", broken)
         world.call(5)
     assert world.store.account().shapes == 1 and world.region.refused is None
     replays = world.region.replays
@@ -319,7 +319,7 @@ def _full() -> bool:
     held = 0
     if _worlds and _worlds[-1].graphed._region is not None:
         world = _worlds[-1]
-        held = world.backend.memory().pool_bytes + world.region.situation.store.nbytes
+        held = world.backend.memory().pool_bytes + world.region.context.store.nbytes
     return bool(_needed) and _needed + held > 1000
 
 
@@ -351,11 +351,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graphed]:
 def test_graphs_give_way_to_the_persons_own_memory(world: Graphed, monkeypatch: pytest.MonkeyPatch) -> None:
     """An eager call of a captured shape that runs out of memory beside the graphs is made again without them."""
     monkeypatch.setattr(sys.modules[__name__], "_needed", 900)
-    world.region.situation.apply = False  # no graph can serve these calls
+    world.region.context.apply = False  # no graph can serve these calls
     x = torch.linspace(-1, 1, 6)
     assert torch.equal(world.graphed(x), work(x)) and torch.equal(world.graphed(x), work(x))
     assert world.region.refused is not None and "ran out of memory" in world.region.refused.why
-    assert world.backend.memory().pool_bytes == 0 and world.region.situation.exhausted
+    assert world.backend.memory().pool_bytes == 0 and world.region.context.exhausted
 
 
 def test_memory_that_is_short_without_graphs_is_the_persons_error(
@@ -383,7 +383,7 @@ class Clock:
 
 
 def test_a_class_waits_until_its_calls_have_lost_what_an_executable_costs() -> None:
-    backend = TapeBackend(node_bytes=100)
+    backend = ReferenceBackend(node_bytes=100)
     store = PlainStore(limits=Limits(executables=1, nbytes=None), clock_ns=Clock())
     place = torch.linspace(-1, 1, 4)
     for name, body in (("one", lambda: torch.tanh(place)), ("two", lambda: torch.tanh(place) * 2)):
@@ -402,7 +402,7 @@ def test_the_budget_of_a_graphed_function() -> None:
         x = torch.full((4,), float(turn))
         assert torch.equal(graphed(x), work(x))
     region = graphed._region
-    assert region is not None and region.situation.memory_budget == 2048
+    assert region is not None and region.context.memory_budget == 2048
     graphed.release()
     with pytest.raises(UsageError, match="is not a size"):
         grape.graph(work, memory_budget="much")

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from grape.runtime import GraphedFunction, Region
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.guarding.rebuilding import same_structure
 from grape.runtime.guarding.sharing import shared, shared_key, shared_objects, shared_tensors
 from grape.runtime.guarding.structure import flatten
-from grape.runtime.replaying.recipe import Recipe
+from grape.runtime.replaying.output_spec import OutputSpec
 from tests.property.programs import eager_to_graph
 
 LENGTHS = (3, 5, 8, 9, 12)
@@ -61,11 +61,11 @@ def served(region_of: Callable[..., GraphedFunction]) -> tuple[Model, Region]:
 
 
 def test_graphs_of_one_region_have_one_recipe_and_one_list_of_what_they_read() -> None:
-    _, region = served(lambda function: GraphedFunction(function, backend=TapeBackend(), tolerance=0.0))
+    _, region = served(lambda function: GraphedFunction(function, backend=ReferenceBackend(), tolerance=0.0))
     captured = [shape for shape in region.shapes.values() if shape.entries]
     assert len(captured) == len(LENGTHS) and region.replays
     newest = [shape.entries[-1] for shape in captured]
-    for what in ("recipe", "externals", "held", "gradients", "paths", "reached"):
+    for what in ("output_spec", "externals", "held", "gradients", "paths", "reached"):
         assert len({id(getattr(entry, what)) for entry in newest}) == 1, what
     assert len({id(shape.paths) for shape in region.shapes.values()}) == 1
     assert len({id(shape.modes) for shape in region.shapes.values()}) == 1
@@ -141,21 +141,21 @@ def test_structures_that_are_the_same(one: Any, other: Any, same: bool) -> None:
     assert same_structure(flatten(one).root, flatten(other).root) is same
 
 
-def recipe(root: Any, **fields: Any) -> Recipe:
+def output_spec(root: Any, **fields: Any) -> OutputSpec:
     layout = flatten(root)
     origin = fields.pop("origin", tuple(None for _ in layout.leaves))
-    return Recipe(root=layout.root, origin=origin, changes=(), existing={}, **fields)
+    return OutputSpec(root=layout.root, origin=origin, changes=(), existing={}, **fields)
 
 
 def test_recipes_that_do_the_same() -> None:
     made = [torch.zeros(2), torch.zeros(2)]
-    assert recipe(made).does_as(recipe(made))
-    assert not recipe(made).does_as(recipe(tuple(made)))
-    assert not recipe(made).does_as(recipe(made, origin=(0, None)))
-    assert not recipe(made).does_as(recipe(made, consumed={0: "MulBackward0"}))
-    assert not recipe(made).does_as(recipe(made, inference={0: True}))
+    assert output_spec(made).does_as(output_spec(made))
+    assert not output_spec(made).does_as(output_spec(tuple(made)))
+    assert not output_spec(made).does_as(output_spec(made, origin=(0, None)))
+    assert not output_spec(made).does_as(output_spec(made, consumed={0: "MulBackward0"}))
+    assert not output_spec(made).does_as(output_spec(made, inference={0: True}))
     held: list[int] = []
-    assert not recipe(made, outside={7: held}).does_as(recipe(made, outside={7: held}))
+    assert not output_spec(made, outside={7: held}).does_as(output_spec(made, outside={7: held}))
 
 
 def test_what_equals_gives_way_to_what_was_there() -> None:

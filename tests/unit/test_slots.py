@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from grape.runtime.backends.tape.backend import TapeBackend
-from grape.runtime.backends.tape.memory import Room
+from grape.runtime.backends.reference.backend import ReferenceBackend
+from grape.runtime.backends.reference.memory import Room
 from grape.runtime.buffers import slots as slots_module
 from grape.runtime.buffers.slots import Slot, SlotStore
 from grape.runtime.replaying.outputs import Outputs
@@ -21,12 +21,12 @@ LARGE = 300 * 1024
 
 
 @pytest.fixture
-def backend() -> TapeBackend:
-    return TapeBackend()
+def backend() -> ReferenceBackend:
+    return ReferenceBackend()
 
 
 @pytest.fixture
-def store(backend: TapeBackend) -> Iterator[SlotStore]:
+def store(backend: ReferenceBackend) -> Iterator[SlotStore]:
     made = SlotStore(backend)
     yield made
     made.clear()
@@ -43,7 +43,7 @@ def live_in(slot: Slot, *shape: int) -> Tensor:
     return out.fill_(7.0)
 
 
-def test_nobody_lives_in_a_new_slot(backend: TapeBackend) -> None:
+def test_nobody_lives_in_a_new_slot(backend: ReferenceBackend) -> None:
     slot = Slot(backend, 100)
     assert not slot.occupied
     assert slot.template((4,), torch.float32) is not None
@@ -67,7 +67,7 @@ HOLDERS: dict[str, Callable[[Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_what_refers_to_the_occupant_keeps_the_slot(backend: TapeBackend, holder: str) -> None:
+def test_what_refers_to_the_occupant_keeps_the_slot(backend: ReferenceBackend, holder: str) -> None:
     slot = Slot(backend, 100)
     out = live_in(slot)
     held = HOLDERS[holder](out)
@@ -80,7 +80,7 @@ def test_what_refers_to_the_occupant_keeps_the_slot(backend: TapeBackend, holder
     assert not slot.occupied
 
 
-def test_the_next_occupant_is_another(backend: TapeBackend) -> None:
+def test_the_next_occupant_is_another(backend: ReferenceBackend) -> None:
     slot = Slot(backend, 100)
     first = live_in(slot)
     del first
@@ -90,7 +90,7 @@ def test_the_next_occupant_is_another(backend: TapeBackend) -> None:
     assert not slot.occupied and slot.keeper is None and not slot.predicted
 
 
-def test_a_slot_forgets_the_prediction_with_its_occupant(backend: TapeBackend) -> None:
+def test_a_slot_forgets_the_prediction_with_its_occupant(backend: ReferenceBackend) -> None:
     slot = Slot(backend, 100)
     first = live_in(slot)
     slot.predicted = True
@@ -99,7 +99,7 @@ def test_a_slot_forgets_the_prediction_with_its_occupant(backend: TapeBackend) -
     assert not slot.predicted
 
 
-def test_a_large_slot_grows_in_place(backend: TapeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_slot_grows_in_place(backend: ReferenceBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Room, "LIMIT", 2**20)
     slot = Slot(backend, LARGE)
     address, held = slot.address, live_in(slot, LARGE // 4)
@@ -111,7 +111,7 @@ def test_a_large_slot_grows_in_place(backend: TapeBackend, monkeypatch: pytest.M
     slot.release()
 
 
-def test_a_small_slot_keeps_its_size(backend: TapeBackend) -> None:
+def test_a_small_slot_keeps_its_size(backend: ReferenceBackend) -> None:
     slot = Slot(backend, 600)
     assert slot.nbytes == 1024
     assert slot.hold(1024) and not slot.hold(1025)
@@ -120,7 +120,9 @@ def test_a_small_slot_keeps_its_size(backend: TapeBackend) -> None:
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 5), (0, 4)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool])
-def test_a_template_has_exactly_its_bytes(backend: TapeBackend, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_a_template_has_exactly_its_bytes(
+    backend: ReferenceBackend, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
     slot = Slot(backend, 512)
     template = slot.template(shape, dtype)
     assert template is not None
@@ -133,13 +135,13 @@ def test_a_template_has_exactly_its_bytes(backend: TapeBackend, shape: tuple[int
     assert again is not None and again[0] is tensor
 
 
-def test_a_template_that_does_not_fit(backend: TapeBackend) -> None:
+def test_a_template_that_does_not_fit(backend: ReferenceBackend) -> None:
     slot = Slot(backend, 512)
     assert slot.template((129,), torch.float32) is None
     assert slot.template((128,), torch.float32) is not None
 
 
-def test_templates_of_inference_mode_are_their_own(backend: TapeBackend) -> None:
+def test_templates_of_inference_mode_are_their_own(backend: ReferenceBackend) -> None:
     slot = Slot(backend, 512)
     with torch.inference_mode():
         inside = slot.template((4,), torch.float32)
@@ -150,7 +152,7 @@ def test_templates_of_inference_mode_are_their_own(backend: TapeBackend) -> None
 
 @pytest.mark.parametrize("holder", ["the tensor", "a view", "the storage"])
 def test_the_occupant_outlives_the_templates(
-    backend: TapeBackend, monkeypatch: pytest.MonkeyPatch, holder: str
+    backend: ReferenceBackend, monkeypatch: pytest.MonkeyPatch, holder: str
 ) -> None:
     monkeypatch.setattr(slots_module, "_TEMPLATES", 2)
     slot = Slot(backend, 512)
@@ -243,7 +245,7 @@ def test_clear_keeps_what_somebody_holds(store: SlotStore) -> None:
     assert not set(store) and slot.nbytes == 0
 
 
-def test_a_forgotten_store_bequeaths_what_somebody_holds(backend: TapeBackend, store: SlotStore) -> None:
+def test_a_forgotten_store_bequeaths_what_somebody_holds(backend: ReferenceBackend, store: SlotStore) -> None:
     gone = SlotStore(backend)
     owner = object()
     outgrown = gone.slot((owner, "in", "x"), 512)
@@ -268,7 +270,7 @@ def test_a_forgotten_store_bequeaths_what_somebody_holds(backend: TapeBackend, s
     assert not left() and slot.nbytes == 0
 
 
-def _outputs(backend: TapeBackend, slot: Slot) -> tuple[Outputs, list[Tensor]]:
+def _outputs(backend: ReferenceBackend, slot: Slot) -> tuple[Outputs, list[Tensor]]:
     """Two views of one result in a slot, and a result in the pool."""
     storage = slot.storage(64)
     whole = torch.empty(0).set_(storage, 0, (16,), (1,))
@@ -277,7 +279,7 @@ def _outputs(backend: TapeBackend, slot: Slot) -> tuple[Outputs, list[Tensor]]:
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-def test_a_result_in_place_keeps_its_slot(backend: TapeBackend, kept: int) -> None:
+def test_a_result_in_place_keeps_its_slot(backend: ReferenceBackend, kept: int) -> None:
     slot = Slot(backend, 64)
     outputs, made = _outputs(backend, slot)
     outputs.lend()
@@ -294,7 +296,7 @@ def test_a_result_in_place_keeps_its_slot(backend: TapeBackend, kept: int) -> No
 
 
 @pytest.mark.parametrize("holder", ["the tensor", "a view", "the storage"])
-def test_a_result_in_place_outlives_its_graph(backend: TapeBackend, holder: str) -> None:
+def test_a_result_in_place_outlives_its_graph(backend: ReferenceBackend, holder: str) -> None:
     """The keeper holds every reference that was counted: else a living result seems dead when the entry goes."""
     slot = Slot(backend, 64)
     outputs, made = _outputs(backend, slot)
@@ -308,7 +310,7 @@ def test_a_result_in_place_outlives_its_graph(backend: TapeBackend, holder: str)
 
 
 @pytest.mark.parametrize("holder", ["the tensor", "a view", "the storage"])
-def test_graphs_that_share_a_slot_take_turns(backend: TapeBackend, holder: str) -> None:
+def test_graphs_that_share_a_slot_take_turns(backend: ReferenceBackend, holder: str) -> None:
     """Whichever handed out the last result, whoever holds it is seen, and who held an earlier one is not."""
     slot = Slot(backend, 64)
     one, other = _outputs(backend, slot)[0], _outputs(backend, slot)[0]
@@ -321,7 +323,7 @@ def test_graphs_that_share_a_slot_take_turns(backend: TapeBackend, holder: str) 
         assert not slot.occupied
 
 
-def test_a_result_that_was_copied_is_the_callers_own(backend: TapeBackend) -> None:
+def test_a_result_that_was_copied_is_the_callers_own(backend: ReferenceBackend) -> None:
     outputs, made = _outputs(backend, Slot(backend, 64))
     outputs.lend()
     copy = outputs.hand_out()[2]

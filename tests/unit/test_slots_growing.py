@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grape.model import Later, Reason, Refused, RetryLater
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.buffers.lifetimes import Lifetimes
 from grape.runtime.capture.proof.verification import Verification
 from grape.runtime.capture.stop import Stop
@@ -34,7 +34,7 @@ def grow(cache: Tensor, x: Tensor) -> Tensor:
 
 class Growing:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.graphed = GraphedFunction(grow, backend=TapeBackend(poison=True), tolerance=0.0)
+        self.graphed = GraphedFunction(grow, backend=ReferenceBackend(poison=True), tolerance=0.0)
         self.x = torch.full((1, WIDTH), 0.01)
         self.late: set[int] = set()
         pays = Captures.pays
@@ -51,13 +51,13 @@ class Growing:
     def run(self, keep: int = 0) -> tuple[int, int]:
         """One pass: how many calls were replayed, and how many bytes were copied in. Each `keep`th cache is kept."""
         kept = []
-        before = (self.region.replays, self.region.ledger.copied_bytes) if self.region is not None else (0, 0)
+        before = (self.region.replays, self.region.replay_counts.copied_bytes) if self.region is not None else (0, 0)
         cache = wanted = torch.ones(FIRST, WIDTH)
         for _ in range(FIRST, LAST):
             cache, wanted = self.graphed(cache, self.x), grow(wanted, self.x)
             kept += [(cache, wanted)] if keep and len(cache) % keep == 0 else []
             assert torch.equal(cache, wanted) and all(torch.equal(one, other) for one, other in kept)
-        return self.region.replays - before[0], self.region.ledger.copied_bytes - before[1]
+        return self.region.replays - before[0], self.region.replay_counts.copied_bytes - before[1]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from grape.runtime import GraphedFunction
 from grape.runtime.alias import predictor as predictor_module
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.buffers.slots import Slot
 from grape.runtime.regions import replays
 from grape.runtime.replaying.entry import Entry
@@ -29,7 +29,7 @@ class Loop:
     """The same loop eagerly and through Grape; what is kept must stay equal."""
 
     def __init__(self) -> None:
-        self.graphed = GraphedFunction(step, backend=TapeBackend(poison=True), tolerance=0.0)
+        self.graphed = GraphedFunction(step, backend=ReferenceBackend(poison=True), tolerance=0.0)
         self.kept: tuple[list[Any], list[Any]] = ([], [])
 
     @property
@@ -107,7 +107,7 @@ def test_what_is_held_is_never_overwritten(loop: Loop, keep: str, feed: str) -> 
         for one, other in zip(*loop.kept, strict=True):
             same(*(torch.autograd.grad(total, SCALE)[0] for total in (one, other)), "gradient")
     assert loop.region.refused is None
-    assert loop.region.replays > 5 or (held and loop.region.ledger.blocked > 5)
+    assert loop.region.replays > 5 or (held and loop.region.replay_counts.blocked > 5)
 
 
 @pytest.mark.parametrize("feed", FEEDS)
@@ -132,14 +132,14 @@ def test_what_was_let_go_of_is_made_again(loop: Loop, keep: str, feed: str, monk
             same(*(torch.autograd.grad(total, SCALE)[0] for total in (one, other)), "gradient")
     assert rounds > 5 and any(entry.outputs.slots for entry in loop.region.entries)
     assert loop.region.refused is None
-    assert loop.region.replays > 5 or (held and loop.region.ledger.blocked > 5)
+    assert loop.region.replays > 5 or (held and loop.region.replay_counts.blocked > 5)
 
 
 @pytest.mark.parametrize("keep", KEEPS)
 def test_calls_are_blocked_only_where_results_are_held(loop: Loop, keep: str) -> None:
     held, keeping = KEEPS[keep]
     loop.run(keeping, FEEDS["a copy"])
-    assert bool(loop.region.ledger.blocked) is held
+    assert bool(loop.region.replay_counts.blocked) is held
 
 
 def test_state_that_is_fed_back_is_not_copied(loop: Loop) -> None:
@@ -147,10 +147,10 @@ def test_state_that_is_fed_back_is_not_copied(loop: Loop) -> None:
     for _ in range(8):  # until there are two graphs that read what the other wrote
         loop.run(KEEPS["nothing"][1], FEEDS["itself"], lambda generator: x)
     region = loop.region
-    replays, copied = region.replays, region.ledger.copied_bytes
+    replays, copied = region.replays, region.replay_counts.copied_bytes
     loop.run(KEEPS["nothing"][1], FEEDS["itself"], lambda generator: x)
     assert region.replays >= replays + CALLS - 2
-    assert region.ledger.copied_bytes - copied <= x.nbytes  # the state that the loop begins with
+    assert region.replay_counts.copied_bytes - copied <= x.nbytes  # the state that the loop begins with
     writes = {slot.address for entry in region.entries for slot in entry.outputs.slots}
     reads = {slot.address for entry in region.entries for slot in entry.placeholders.slots.values()}
     assert len(writes) >= 2 and writes <= reads
@@ -175,12 +175,12 @@ def test_a_predicted_tensor_that_is_held_blocks_its_placeholder(loop: Loop) -> N
                 occupied += 1
         same(held[0], held[1], f"what is held after call {number}")
     assert occupied > 10
-    assert loop.region.ledger.blocked
+    assert loop.region.replay_counts.blocked
 
 
 def test_a_sum_is_handed_out_in_place(loop: Loop) -> None:
     """Its operator has overloads without kernels; asking for those once refused the region."""
-    graphed = GraphedFunction(lambda x: (x * 2 + 1).tanh().sum(), backend=TapeBackend(poison=True), tolerance=0.0)
+    graphed = GraphedFunction(lambda x: (x * 2 + 1).tanh().sum(), backend=ReferenceBackend(poison=True), tolerance=0.0)
     for number in range(8):
         x = torch.full((4,), float(number))
         assert torch.equal(graphed(x), (x * 2 + 1).tanh().sum())
@@ -200,7 +200,7 @@ def _effectful(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("function", [_pure, _effectful])
 def test_modes_that_are_looked_at_while_the_device_works(function: Callable[[Tensor], Tensor]) -> None:
     """The default dtype is no part of the quick check: the entry itself must notice."""
-    graphed = GraphedFunction(function, backend=TapeBackend(poison=True), tolerance=0.0)
+    graphed = GraphedFunction(function, backend=ReferenceBackend(poison=True), tolerance=0.0)
     with torch.no_grad(), eager_to_graph():
         for number in range(12):
             given = [torch.full((4,), float(number)) for _ in range(2)]
@@ -231,7 +231,7 @@ def test_a_replay_that_is_discarded_draws_nothing(draw: str) -> None:
     def function(x: Tensor) -> Tensor:
         return (drawn(x) * state["scale"]).tanh() + x
 
-    graphed = GraphedFunction(function, backend=TapeBackend(poison=True), tolerance=0.0)
+    graphed = GraphedFunction(function, backend=ReferenceBackend(poison=True), tolerance=0.0)
     with torch.no_grad(), eager_to_graph():
         for number in range(14):
             x = torch.full((1, 2, 3, 4), 0.1 * number)
@@ -252,7 +252,7 @@ def test_arguments_that_share_memory_while_results_are_held() -> None:
     def mix(a: Tensor, b: Tensor) -> Tensor:
         return torch.tanh(a) - b * 0.5
 
-    graphed = GraphedFunction(mix, backend=TapeBackend(poison=True), tolerance=0.0)
+    graphed = GraphedFunction(mix, backend=ReferenceBackend(poison=True), tolerance=0.0)
     generator = torch.Generator().manual_seed(3)
     kept: tuple[list[Tensor], list[Tensor]] = ([], [])
     with torch.no_grad(), eager_to_graph(in_place=True):

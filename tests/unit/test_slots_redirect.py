@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.buffers.placeholders import Placeholders
 from grape.runtime.buffers.slots import Slot, SlotStore
 from grape.runtime.capture.running.redirect import out_form, redirect
@@ -46,7 +46,7 @@ class Bench:
 
     def __init__(self, function: Callable[..., Any], *leaves: Tensor) -> None:
         self.function, self.leaves, self.owner = function, leaves, object()
-        self.backend = TapeBackend()
+        self.backend = ReferenceBackend()
         self.store = SlotStore(self.backend)
         self.in_place: set[str] | None = None
         self.plain: set[Any] = set()

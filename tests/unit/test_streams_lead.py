@@ -189,7 +189,7 @@ KIND = {"unhurried": False, "backend": SimpleNamespace(kind="cuda")}
 
 
 @pytest.mark.parametrize(
-    ("options", "situation", "hindered", "refused"),
+    ("options", "context", "hindered", "refused"),
     [
         ({"profile": True}, {}, None, None),
         ({"rewrite": True}, {}, None, None),
@@ -202,7 +202,7 @@ KIND = {"unhurried": False, "backend": SimpleNamespace(kind="cuda")}
 )
 def test_where_streams_do_not_come_first(
     options: dict[str, Any],
-    situation: dict[str, Any],
+    context: dict[str, Any],
     hindered: str | None,
     refused: str | None,
     monkeypatch: pytest.MonkeyPatch,
@@ -210,11 +210,11 @@ def test_where_streams_do_not_come_first(
     monkeypatch.delenv(ENGINE, raising=False)
     monkeypatch.setattr(lead, "hindrance", lambda owner: hindered)
     monkeypatch.setattr(lead, "shared", SimpleNamespace(prepare=lambda: refused))
-    owner: Any = SimpleNamespace(situation=SimpleNamespace(**{**KIND, **situation}))
+    owner: Any = SimpleNamespace(context=SimpleNamespace(**{**KIND, **context}))
     assert not leads(owner, Options(**options))
     monkeypatch.setattr(lead, "hindrance", lambda owner: None)
     monkeypatch.setattr(lead, "shared", SimpleNamespace(prepare=lambda: None))
-    assert leads(SimpleNamespace(situation=SimpleNamespace(**KIND)), Options())  # type: ignore[arg-type]
+    assert leads(SimpleNamespace(context=SimpleNamespace(**KIND)), Options())  # type: ignore[arg-type]
 
 
 def test_beside_a_process_group_streams_come_first_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ def test_beside_a_process_group_streams_come_first_everywhere(monkeypatch: pytes
     monkeypatch.delenv(ENGINE, raising=False)
     monkeypatch.setattr(lead, "hindrance", lambda owner: None)
     monkeypatch.setattr(lead, "shared", SimpleNamespace(prepare=lambda: None))
-    reference: Any = SimpleNamespace(situation=SimpleNamespace(**{**KIND, "unhurried": True}))
+    reference: Any = SimpleNamespace(context=SimpleNamespace(**{**KIND, "unhurried": True}))
     assert not leads(reference, Options())
     monkeypatch.setattr("grape.tracing.process_group", lambda: True)
     assert leads(reference, Options())

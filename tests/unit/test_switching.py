@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 
-from grape.runtime.backends.tape.backend import TapeBackend
-from grape.runtime.backends.tape.executable import TapeExecutable
+from grape.runtime.backends.reference.backend import ReferenceBackend
+from grape.runtime.backends.reference.executable import ReferenceExecutable
 from grape.runtime.compression import Limits, store, switching
 from grape.runtime.compression.classes import TopologyClass
 from grape.runtime.compression.codec import Base, Record
@@ -39,7 +39,7 @@ class World:
     def __init__(
         self, patch: pytest.MonkeyPatch, *lengths: int, executables: int = 1, whole: bool = False, **store: Any
     ) -> None:
-        self.backend = TapeBackend(poison=True, node_bytes=100)
+        self.backend = ReferenceBackend(poison=True, node_bytes=100)
         self.store = PlainStore(limits=Limits(executables=executables, nbytes=None), **store)
         self.made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.whole, self.decoded, self.turn = whole, 0, 0
@@ -113,13 +113,13 @@ def test_nodes_that_a_shape_does_not_change_get_what_the_base_says(monkeypatch: 
     kin = world.member(4).kin
     chances = random.Random(3)
     prepared: list[int] = []
-    prepare = TapeExecutable.prepare
+    prepare = ReferenceExecutable.prepare
 
-    def counted(executable: TapeExecutable, changes: Any) -> Any:
+    def counted(executable: ReferenceExecutable, changes: Any) -> Any:
         prepared.append(len(changes))
         return prepare(executable, changes)
 
-    monkeypatch.setattr(TapeExecutable, "prepare", counted)
+    monkeypatch.setattr(ReferenceExecutable, "prepare", counted)
     for _ in range(60):
         world.call(chances.choice([4, 5, 6, 9, 10]))
     assert set(kin.originals) == set(world.member(9).changed)

@@ -13,12 +13,12 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 
 
 @pytest.fixture
-def backend() -> Iterator[TapeBackend]:
-    made = TapeBackend(poison=True)
+def backend() -> Iterator[ReferenceBackend]:
+    made = ReferenceBackend(poison=True)
     yield made
     made.close()
 
@@ -55,7 +55,7 @@ HOST_READS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", HOST_READS)
-def test_host_reads_are_refused(backend: TapeBackend, x: torch.Tensor, name: str) -> None:
+def test_host_reads_are_refused(backend: ReferenceBackend, x: torch.Tensor, name: str) -> None:
     with pytest.raises(CaptureFailed) as caught:
         backend.capture(lambda: HOST_READS[name](x))
     assert caught.value.code == "GR101"
@@ -74,7 +74,7 @@ DYNAMIC: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
-def test_data_dependent_shapes_are_refused(backend: TapeBackend, x: torch.Tensor, name: str) -> None:
+def test_data_dependent_shapes_are_refused(backend: ReferenceBackend, x: torch.Tensor, name: str) -> None:
     with pytest.raises(CaptureFailed) as caught:
         backend.capture(lambda: DYNAMIC[name](x))
     assert caught.value.code == "GR103"
@@ -91,7 +91,7 @@ UNSUPPORTED: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
-def test_what_the_tape_cannot_record_is_refused(backend: TapeBackend, x: torch.Tensor, name: str) -> None:
+def test_what_the_tape_cannot_record_is_refused(backend: ReferenceBackend, x: torch.Tensor, name: str) -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
     with pytest.raises(CaptureFailed) as caught:
@@ -100,7 +100,7 @@ def test_what_the_tape_cannot_record_is_refused(backend: TapeBackend, x: torch.T
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_a_backward_is_recorded(backend: TapeBackend, x: torch.Tensor) -> None:
+def test_a_backward_is_recorded(backend: ReferenceBackend, x: torch.Tensor) -> None:
     with torch.inference_mode(False), torch.enable_grad():
         weight = torch.ones(6, requires_grad=True)
         base = x.clone()
@@ -110,7 +110,7 @@ def test_a_backward_is_recorded(backend: TapeBackend, x: torch.Tensor) -> None:
         assert torch.equal(gradient, torch.autograd.grad((base * weight).tanh().sum(), weight)[0])
 
 
-def test_a_refusal_counts_although_the_body_swallows_it(backend: TapeBackend, x: torch.Tensor) -> None:
+def test_a_refusal_counts_although_the_body_swallows_it(backend: ReferenceBackend, x: torch.Tensor) -> None:
     def body() -> torch.Tensor:
         try:
             scale = x.sum().item()
@@ -123,7 +123,7 @@ def test_a_refusal_counts_although_the_body_swallows_it(backend: TapeBackend, x:
     assert caught.value.code == "GR101"
 
 
-def test_nothing_executes_during_capture(backend: TapeBackend, x: torch.Tensor) -> None:
+def test_nothing_executes_during_capture(backend: ReferenceBackend, x: torch.Tensor) -> None:
     """Inputs written in place keep their values, the generator its state, and results hold poison until a replay."""
     before, state, count = x.clone(), torch.get_rng_state(), torch.zeros((), dtype=torch.int64)
 
@@ -142,7 +142,7 @@ def test_nothing_executes_during_capture(backend: TapeBackend, x: torch.Tensor) 
     assert not noisy.isnan().any() and constant.item() == 1.5 and index.max() < 6
 
 
-def test_operators_of_other_libraries_do_not_run_during_capture(backend: TapeBackend, x: torch.Tensor) -> None:
+def test_operators_of_other_libraries_do_not_run_during_capture(backend: ReferenceBackend, x: torch.Tensor) -> None:
     calls = []
 
     @torch.library.custom_op("grape_test::noted", mutates_args=())
@@ -160,7 +160,7 @@ def test_operators_of_other_libraries_do_not_run_during_capture(backend: TapeBac
     assert calls == [1] and torch.equal(out, x * 3)
 
 
-def test_an_exception_of_the_body_leaves_nothing_behind(backend: TapeBackend, x: torch.Tensor) -> None:
+def test_an_exception_of_the_body_leaves_nothing_behind(backend: ReferenceBackend, x: torch.Tensor) -> None:
     error = KeyError("mine")
 
     def body() -> None:
@@ -184,7 +184,7 @@ def test_an_exception_of_the_body_leaves_nothing_behind(backend: TapeBackend, x:
     assert torch.equal(out, x * 2)
 
 
-def test_an_interrupt_leaves_nothing_behind(backend: TapeBackend, x: torch.Tensor) -> None:
+def test_an_interrupt_leaves_nothing_behind(backend: ReferenceBackend, x: torch.Tensor) -> None:
     def body() -> None:
         torch.dropout(x, 0.5, True)
         raise KeyboardInterrupt
@@ -195,7 +195,7 @@ def test_an_interrupt_leaves_nothing_behind(backend: TapeBackend, x: torch.Tenso
     backend.capture(lambda: x * 2)[0].replay()
 
 
-def test_wrong_arguments_raise_what_an_eager_call_raises(backend: TapeBackend, x: torch.Tensor) -> None:
+def test_wrong_arguments_raise_what_an_eager_call_raises(backend: ReferenceBackend, x: torch.Tensor) -> None:
     with pytest.raises(RuntimeError) as eager:
         torch.mm(x, x)
     with pytest.raises(RuntimeError) as captured:
@@ -203,13 +203,13 @@ def test_wrong_arguments_raise_what_an_eager_call_raises(backend: TapeBackend, x
     assert str(captured.value) == str(eager.value)
 
 
-def test_a_capture_inside_a_capture_is_refused(backend: TapeBackend, x: torch.Tensor) -> None:
+def test_a_capture_inside_a_capture_is_refused(backend: ReferenceBackend, x: torch.Tensor) -> None:
     with pytest.raises(CaptureFailed, match="already running"):
         backend.capture(lambda: backend.capture(lambda: x * 2))
     backend.capture(lambda: x * 2)
 
 
-def test_other_threads_may_read_values_during_a_capture(backend: TapeBackend, x: torch.Tensor) -> None:
+def test_other_threads_may_read_values_during_a_capture(backend: ReferenceBackend, x: torch.Tensor) -> None:
     values: list[Any] = []
 
     def body() -> torch.Tensor:
@@ -222,7 +222,7 @@ def test_other_threads_may_read_values_during_a_capture(backend: TapeBackend, x:
     assert values == [(x.tolist(), x.sum().item())]
 
 
-def test_metadata_is_not_a_host_read(backend: TapeBackend, x: torch.Tensor) -> None:
+def test_metadata_is_not_a_host_read(backend: ReferenceBackend, x: torch.Tensor) -> None:
     def body() -> torch.Tensor:
         y = x.t()
         assert y.shape == (6, 4) and y.is_same_size(torch.empty(6, 4)) and not y.is_contiguous()

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 
 
 @pytest.fixture
-def backend() -> Iterator[TapeBackend]:
-    made = TapeBackend(poison=True)
+def backend() -> Iterator[ReferenceBackend]:
+    made = ReferenceBackend(poison=True)
     yield made
     made.close()
 
@@ -21,7 +21,7 @@ def backend() -> Iterator[TapeBackend]:
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
-def test_an_if_body_runs_only_where_its_condition_is_true_at_replay(backend: TapeBackend) -> None:
+def test_an_if_body_runs_only_where_its_condition_is_true_at_replay(backend: ReferenceBackend) -> None:
     x, memory = torch.tensor(1.0), torch.zeros(2)
 
     def body() -> torch.Tensor:
@@ -40,7 +40,7 @@ def test_an_if_body_runs_only_where_its_condition_is_true_at_replay(backend: Tap
 
 @pytest.mark.parametrize("outer", [True, False])
 @pytest.mark.parametrize("inner", [True, False])
-def test_bodies_nest(backend: TapeBackend, outer: bool, inner: bool) -> None:
+def test_bodies_nest(backend: ReferenceBackend, outer: bool, inner: bool) -> None:
     one, other, memory = torch.tensor(True), torch.tensor(True), torch.zeros(3)
 
     def body() -> None:
@@ -59,7 +59,7 @@ def test_bodies_nest(backend: TapeBackend, outer: bool, inner: bool) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1, 7])
-def test_a_while_body_runs_until_it_clears_its_condition(backend: TapeBackend, limit: int) -> None:
+def test_a_while_body_runs_until_it_clears_its_condition(backend: ReferenceBackend, limit: int) -> None:
     bound, step = torch.tensor(limit), torch.tensor(2)
 
     def body() -> torch.Tensor:
@@ -78,7 +78,7 @@ def test_a_while_body_runs_until_it_clears_its_condition(backend: TapeBackend, l
         assert count.item() == 6 * limit
 
 
-def test_a_while_body_with_an_if_body(backend: TapeBackend) -> None:
+def test_a_while_body_with_an_if_body(backend: ReferenceBackend) -> None:
     x = torch.tensor(27)
 
     def collatz() -> torch.Tensor:
@@ -101,7 +101,7 @@ def test_a_while_body_with_an_if_body(backend: TapeBackend) -> None:
         assert steps.item() == expected
 
 
-def test_random_operators_are_refused_in_a_body(backend: TapeBackend) -> None:
+def test_random_operators_are_refused_in_a_body(backend: ReferenceBackend) -> None:
     x = torch.ones(4)
 
     def body() -> None:
@@ -122,7 +122,7 @@ def test_random_operators_are_refused_in_a_body(backend: TapeBackend) -> None:
     assert result.flatten().tolist() == [1, 1, 1, 1]
 
 
-def test_host_reads_are_refused_in_a_body(backend: TapeBackend) -> None:
+def test_host_reads_are_refused_in_a_body(backend: ReferenceBackend) -> None:
     x = torch.ones(4)
 
     def body() -> None:
@@ -135,7 +135,7 @@ def test_host_reads_are_refused_in_a_body(backend: TapeBackend) -> None:
 
 
 @pytest.mark.parametrize("pred", [torch.ones(1, dtype=torch.bool), torch.tensor(1)])
-def test_a_condition_is_one_bool(backend: TapeBackend, pred: torch.Tensor) -> None:
+def test_a_condition_is_one_bool(backend: ReferenceBackend, pred: torch.Tensor) -> None:
     def body() -> None:
         with backend.if_body(pred):
             pass
@@ -144,12 +144,12 @@ def test_a_condition_is_one_bool(backend: TapeBackend, pred: torch.Tensor) -> No
         backend.capture(body)
 
 
-def test_a_body_outside_of_a_capture_is_refused(backend: TapeBackend) -> None:
+def test_a_body_outside_of_a_capture_is_refused(backend: ReferenceBackend) -> None:
     with pytest.raises(CaptureFailed, match="outside of a capture"), backend.if_body(torch.tensor(True)):
         pass
 
 
-def test_an_exception_in_a_body_leaves_the_backend_usable(backend: TapeBackend) -> None:
+def test_an_exception_in_a_body_leaves_the_backend_usable(backend: ReferenceBackend) -> None:
     x = torch.tensor(1.0)
 
     def broken() -> None:

@@ -14,13 +14,13 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.buffers.slots import Slot
 
 
 @pytest.fixture
-def backend() -> Iterator[TapeBackend]:
-    made = TapeBackend(poison=True)
+def backend() -> Iterator[ReferenceBackend]:
+    made = ReferenceBackend(poison=True)
     yield made
     made.close()
 
@@ -43,7 +43,7 @@ def _same(ours: Any, theirs: Any) -> None:
 
 
 def _replays_equal_eager(
-    backend: TapeBackend,
+    backend: ReferenceBackend,
     function: Callable[..., Any],
     *inputs: torch.Tensor,
     state: dict[str, torch.Tensor] | None = None,
@@ -90,11 +90,11 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers(backend: TapeBackend, name: str) -> None:
+def test_layers(backend: ReferenceBackend, name: str) -> None:
     _replays_equal_eager(backend, _seeded(LAYERS[name]), torch.randn(2, 5, 8))
 
 
-def test_batch_norm_in_training_moves_its_statistics(backend: TapeBackend) -> None:
+def test_batch_norm_in_training_moves_its_statistics(backend: ReferenceBackend) -> None:
     norm = nn.BatchNorm1d(5)
     state = dict(norm.named_buffers())
     before = norm.running_mean.clone()
@@ -102,7 +102,7 @@ def test_batch_norm_in_training_moves_its_statistics(backend: TapeBackend) -> No
     assert not torch.equal(norm.running_mean, before) and norm.num_batches_tracked == 3
 
 
-def test_embedding_and_attention(backend: TapeBackend) -> None:
+def test_embedding_and_attention(backend: ReferenceBackend) -> None:
     table = _seeded(lambda: nn.Embedding(9, 8))
 
     def attend(ids: torch.Tensor) -> torch.Tensor:
@@ -150,12 +150,12 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions(backend: TapeBackend, name: str) -> None:
+def test_functions(backend: ReferenceBackend, name: str) -> None:
     _replays_equal_eager(backend, FUNCTIONS[name], torch.randn(2, 8))
 
 
 @pytest.mark.parametrize("where", ["inside", "outside"])
-def test_autocast_is_recorded_and_a_replay_ignores_the_callers(backend: TapeBackend, where: str) -> None:
+def test_autocast_is_recorded_and_a_replay_ignores_the_callers(backend: ReferenceBackend, where: str) -> None:
     linear = _seeded(lambda: nn.Linear(8, 8))
     x = torch.randn(2, 8)
     cast = torch.autocast("cpu", dtype=torch.bfloat16)
@@ -181,7 +181,7 @@ def test_autocast_is_recorded_and_a_replay_ignores_the_callers(backend: TapeBack
     assert torch.equal(result, x @ x.t())
 
 
-def test_outputs_are_overwritten_by_the_next_replay(backend: TapeBackend) -> None:
+def test_outputs_are_overwritten_by_the_next_replay(backend: ReferenceBackend) -> None:
     x = torch.ones(3)
     graph, out = backend.capture(lambda: x * 2)
     address = out.data_ptr()
@@ -191,7 +191,7 @@ def test_outputs_are_overwritten_by_the_next_replay(backend: TapeBackend) -> Non
         assert out.tolist() == [2 * value] * 3 and out.data_ptr() == address
 
 
-def test_returned_views_share_the_memory_of_inputs_and_outputs(backend: TapeBackend) -> None:
+def test_returned_views_share_the_memory_of_inputs_and_outputs(backend: ReferenceBackend) -> None:
     x = torch.zeros(2, 3)
 
     def body() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -206,7 +206,7 @@ def test_returned_views_share_the_memory_of_inputs_and_outputs(backend: TapeBack
     assert torch.equal(row, x[0] + 1) and torch.equal(turned, x.t())
 
 
-def test_a_constant_is_written_afresh_by_every_replay(backend: TapeBackend) -> None:
+def test_a_constant_is_written_afresh_by_every_replay(backend: ReferenceBackend) -> None:
     x = torch.ones(2)
     graph, out = backend.capture(lambda: torch.tensor([1.0, 2.0]).add_(x))
     for _ in range(2):
@@ -215,7 +215,7 @@ def test_a_constant_is_written_afresh_by_every_replay(backend: TapeBackend) -> N
     assert backend.memory().host_bytes == 8
 
 
-def test_state_written_in_place_accumulates_over_replays(backend: TapeBackend) -> None:
+def test_state_written_in_place_accumulates_over_replays(backend: ReferenceBackend) -> None:
     total, x = torch.zeros(2), torch.ones(2)
     graph, _ = backend.capture(lambda: total.add_(x))
     for _ in range(3):
@@ -223,7 +223,7 @@ def test_state_written_in_place_accumulates_over_replays(backend: TapeBackend) -
     assert total.tolist() == [3.0, 3.0]
 
 
-def test_nodes_count_device_work(backend: TapeBackend) -> None:
+def test_nodes_count_device_work(backend: ReferenceBackend) -> None:
     x = torch.ones(2, 4)
 
     def body() -> torch.Tensor:
@@ -234,7 +234,7 @@ def test_nodes_count_device_work(backend: TapeBackend) -> None:
     assert (graph.nodes, graph.nbytes) == (3, 0)
 
 
-def test_two_graphs_share_memory_and_are_right_when_alternated(backend: TapeBackend) -> None:
+def test_two_graphs_share_memory_and_are_right_when_alternated(backend: ReferenceBackend) -> None:
     x = torch.ones(64, 64)
     first, a = backend.capture(lambda: ((x * 2) @ x).relu().sum(0))
     size = backend.memory().pool_bytes
@@ -252,7 +252,7 @@ def test_two_graphs_share_memory_and_are_right_when_alternated(backend: TapeBack
         assert torch.equal(a, ((x * 2) @ x).relu().sum(0))
 
 
-def test_an_output_may_lie_where_an_earlier_graph_keeps_an_intermediate(backend: TapeBackend) -> None:
+def test_an_output_may_lie_where_an_earlier_graph_keeps_an_intermediate(backend: ReferenceBackend) -> None:
     """As in a CUDA pool: a replay of the first graph overwrites what the second returned."""
     x = torch.ones(32)
     first, _ = backend.capture(lambda: (x * 2).sum())
@@ -263,7 +263,7 @@ def test_an_output_may_lie_where_an_earlier_graph_keeps_an_intermediate(backend:
     assert out.isnan().all()
 
 
-def test_memory_of_a_capture_is_used_again_within_it(backend: TapeBackend) -> None:
+def test_memory_of_a_capture_is_used_again_within_it(backend: ReferenceBackend) -> None:
     x = torch.ones(1024)
 
     def body() -> torch.Tensor:
@@ -281,7 +281,7 @@ def test_memory_of_a_capture_is_used_again_within_it(backend: TapeBackend) -> No
     assert torch.equal(out, expected)
 
 
-def test_the_graph_keeps_no_output_alive_and_its_block_returns(backend: TapeBackend) -> None:
+def test_the_graph_keeps_no_output_alive_and_its_block_returns(backend: ReferenceBackend) -> None:
     x = torch.ones(16)
     graph, out = backend.capture(lambda: x * 2)
     ref, address = StorageWeakRef(out.untyped_storage()), out.data_ptr()
@@ -295,7 +295,7 @@ def test_the_graph_keeps_no_output_alive_and_its_block_returns(backend: TapeBack
     assert torch.equal(again, x * 2), "the address is all that a graph knows"
 
 
-def test_dead_scratch_is_poisoned_after_a_replay(backend: TapeBackend) -> None:
+def test_dead_scratch_is_poisoned_after_a_replay(backend: ReferenceBackend) -> None:
     x = torch.ones(16)
     kept: list[int] = []
 
@@ -312,7 +312,7 @@ def test_dead_scratch_is_poisoned_after_a_replay(backend: TapeBackend) -> None:
 
 
 def test_without_poison_a_replay_writes_only_results() -> None:
-    backend = TapeBackend()
+    backend = ReferenceBackend()
     x = torch.ones(4)
     graph, out = backend.capture(lambda: torch.empty(4))
     out.fill_(3.0)
@@ -322,7 +322,7 @@ def test_without_poison_a_replay_writes_only_results() -> None:
     del x
 
 
-def test_memory_that_was_freed_is_noticed(backend: TapeBackend) -> None:
+def test_memory_that_was_freed_is_noticed(backend: ReferenceBackend) -> None:
     held = [torch.ones(4)]
     graph, _ = backend.capture(lambda: held[0] * 2)
     graph.replay()
@@ -331,7 +331,7 @@ def test_memory_that_was_freed_is_noticed(backend: TapeBackend) -> None:
         graph.replay()
 
 
-def test_memory_that_was_moved_is_noticed(backend: TapeBackend) -> None:
+def test_memory_that_was_moved_is_noticed(backend: ReferenceBackend) -> None:
     x = torch.ones(4)
     graph, _ = backend.capture(lambda: x * 2)
     x.untyped_storage().resize_(1 << 20)
@@ -340,7 +340,7 @@ def test_memory_that_was_moved_is_noticed(backend: TapeBackend) -> None:
 
 
 def test_release_and_close_leave_tensors_readable() -> None:
-    backend = TapeBackend(poison=True)
+    backend = ReferenceBackend(poison=True)
     x = torch.ones(4)
     graph, out = backend.capture(lambda: x * 2)
     graph.replay()
@@ -357,7 +357,7 @@ def test_release_and_close_leave_tensors_readable() -> None:
     assert backend.memory().pool_bytes == 0
 
 
-def test_a_changed_result_shape_is_an_error(backend: TapeBackend) -> None:
+def test_a_changed_result_shape_is_an_error(backend: ReferenceBackend) -> None:
     @torch.library.custom_op("grape_test::liar", mutates_args=())
     def liar(value: torch.Tensor) -> torch.Tensor:
         return value[:2].clone()
@@ -369,7 +369,7 @@ def test_a_changed_result_shape_is_an_error(backend: TapeBackend) -> None:
         graph.replay()
 
 
-def test_bad_data_raises_at_replay(backend: TapeBackend) -> None:
+def test_bad_data_raises_at_replay(backend: ReferenceBackend) -> None:
     ids, table = torch.zeros(2, dtype=torch.int64), torch.ones(3, 4)
     graph, _ = backend.capture(lambda: F.embedding(ids, table))
     graph.replay()
@@ -378,7 +378,7 @@ def test_bad_data_raises_at_replay(backend: TapeBackend) -> None:
         graph.replay()
 
 
-def test_copy_and_placeholders(backend: TapeBackend) -> None:
+def test_copy_and_placeholders(backend: ReferenceBackend) -> None:
     with torch.inference_mode():
         place = backend.empty_strided((2, 3), (1, 2), torch.float16)
     assert place.stride() == (1, 2) and not place.is_inference()
@@ -388,7 +388,7 @@ def test_copy_and_placeholders(backend: TapeBackend) -> None:
     assert place.eq(1).all() and other == 4
 
 
-def test_timer_and_kind(backend: TapeBackend) -> None:
+def test_timer_and_kind(backend: ReferenceBackend) -> None:
     timer = backend.timer()
     timer.start()
     sum(range(10_000))
@@ -398,14 +398,14 @@ def test_timer_and_kind(backend: TapeBackend) -> None:
     assert (backend.kind, backend.device) == ("tape", torch.device("cpu"))
 
 
-def test_random_state_round_trip(backend: TapeBackend) -> None:
+def test_random_state_round_trip(backend: ReferenceBackend) -> None:
     state = backend.rng_state()
     first = torch.rand(3)
     backend.set_rng_state(state)
     assert torch.equal(torch.rand(3), first)
 
 
-def test_a_small_gpt2_with_a_growing_mask_free_cache(backend: TapeBackend) -> None:
+def test_a_small_gpt2_with_a_growing_mask_free_cache(backend: ReferenceBackend) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(vocab_size=31, n_positions=16, n_embd=16, n_layer=2, n_head=2)
     torch.manual_seed(1)
@@ -423,7 +423,7 @@ def test_a_small_gpt2_with_a_growing_mask_free_cache(backend: TapeBackend) -> No
 
 
 @pytest.mark.parametrize("nbytes", [1 << 10, 1 << 20])
-def test_memory_that_was_lent_must_stay_with_its_lender(backend: TapeBackend, nbytes: int) -> None:
+def test_memory_that_was_lent_must_stay_with_its_lender(backend: ReferenceBackend, nbytes: int) -> None:
     """Whoever described the memory may go; the slot may not."""
     slot = Slot(backend, nbytes)
     held = [torch.empty(0).set_(slot.storage(16), 0, (4,), (1,))]
@@ -438,7 +438,7 @@ def test_memory_that_was_lent_must_stay_with_its_lender(backend: TapeBackend, nb
         graph.replay()
 
 
-def test_memory_of_a_lender_that_is_gone_may_be_somebody_elses(backend: TapeBackend) -> None:
+def test_memory_of_a_lender_that_is_gone_may_be_somebody_elses(backend: ReferenceBackend) -> None:
     numpy = pytest.importorskip("numpy")
     array = numpy.ones(4, dtype=numpy.float32)
     lent = torch.from_numpy(array)

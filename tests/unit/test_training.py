@@ -15,7 +15,7 @@ import torch._dynamo
 from torch import nn
 from torch.nn import functional as F
 
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from tests.property.programs import Twins, World
 
 pytestmark = pytest.mark.usefixtures("without_eager_calls_in_between")
@@ -327,13 +327,13 @@ def test_a_gradient_of_a_frozen_or_unused_parameter_stays() -> None:
 
 def test_a_failed_capture_leaves_gradients_as_the_eager_run_left_them() -> None:
     twins = training()
-    capture = TapeBackend.capture
+    capture = ReferenceBackend.capture
 
-    def failing(self: TapeBackend, body: Callable[[], Any]) -> Any:
+    def failing(self: ReferenceBackend, body: Callable[[], Any]) -> Any:
         capture(self, body)
         raise RuntimeError("no graph")
 
-    with mock.patch.object(TapeBackend, "capture", failing):
+    with mock.patch.object(ReferenceBackend, "capture", failing):
         refused = refusal(twins)
     assert "no graph" in refused.why
 

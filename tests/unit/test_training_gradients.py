@@ -10,7 +10,7 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 from torch.nn import functional as F
 
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.training import GradientCapture
 from tests.property.programs import World
 from tests.unit.test_training import accumulating, batch, refusal, replaying, replays_of, training
@@ -182,7 +182,7 @@ def test_a_captured_run_that_leaves_another_gradient_than_the_eager_one_is_notic
     in_eager, in_capture = LEFT[name]
     leaf = torch.zeros(2, requires_grad=True)
     leaf.grad = torch.full((2,), 3.0)
-    capture = GradientCapture([("p", leaf)], TapeBackend())
+    capture = GradientCapture([("p", leaf)], ReferenceBackend())
     eager = leaf.grad = in_eager(leaf.grad)
     capture.note()
     assert capture.prepare() is None
@@ -198,7 +198,7 @@ def test_a_captured_run_that_leaves_another_gradient_than_the_eager_one_is_notic
 
 def test_a_captured_run_that_leaves_what_the_eager_one_left_is_accepted() -> None:
     leaf = torch.zeros(2, requires_grad=True)
-    capture = GradientCapture([("p", leaf)], TapeBackend())
+    capture = GradientCapture([("p", leaf)], ReferenceBackend())
     leaf.grad = torch.ones(2)
     capture.note()
     assert capture.prepare() is None

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from grape.runtime.backends.cuda.backend import CudaBackend
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.sessions import engine
 from tests.property.cell_loops import run_cell
 from tests.property.pairs import PairTwins, Step
@@ -588,7 +588,7 @@ def test_graphs_that_are_released_serve_the_backward_that_is_still_to_come() -> 
 
 
 def test_the_pool_goes_with_the_pair() -> None:
-    backend = TapeBackend(poison=True)
+    backend = ReferenceBackend(poison=True)
     twins = PairTwins(world_of(perceptron), plain, backend)
     twins.run(12)
     assert twins.replays
@@ -796,7 +796,7 @@ def test_results_whose_gradients_nobody_wants() -> None:
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, RuntimeError])
 def test_an_interrupt_in_a_capture_leaves_nothing_behind(kind: type[BaseException], number: int) -> None:
     """At the `number`-th operator that a capture records, of the forward or of the backward."""
-    from grape.runtime.backends.tape.capture import CaptureMode
+    from grape.runtime.backends.reference.capture import CaptureMode
 
     recorded = 0
     original = CaptureMode._dispatch
@@ -938,17 +938,17 @@ def test_a_cell_gets_no_pairs(loop: str, closed_engine: None) -> None:
         "optimizer = torch.optim.Adam(model.parameters(), lr=0.01)\n"
         "data = [(torch.randn(6, 4), torch.randn(6, 2)) for _ in range(30)]\n" + LOOPS[loop]
     )
-    plain_cell, _ = run_cell(source, hoist=False, times=1)
+    plain_cell, _ = run_cell(source, outline=False, times=1)
     with eager_to_graph():
-        hoisted, _ = run_cell(source, hoist=True, times=1)
-    assert hoisted.error is None
-    same(plain_cell.values["losses"], hoisted.values["losses"])
+        outlined, _ = run_cell(source, outline=True, times=1)
+    assert outlined.error is None
+    same(plain_cell.values["losses"], outlined.values["losses"])
     (evidence,) = (one.evidence() for one in engine().interceptor.regions if one.name.startswith("Sequential (model"))
     assert evidence.refused is not None and evidence.refused.why == "its results need gradients"
     assert evidence.replays == 0
 
 
-class _CopiesOfCuda(TapeBackend):
+class _CopiesOfCuda(ReferenceBackend):
     """Copies as the CUDA backend does, in the modes of the caller."""
 
     copy = CudaBackend.copy  # type: ignore[assignment]

@@ -18,7 +18,7 @@ import grape
 from grape.runtime.accounts import policy
 from grape.runtime.alias import predictor as predictor_module
 from grape.runtime.alias.rules import CALLABLES
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.regions import replays
 
 TYPES: list[type] = [
@@ -180,7 +180,7 @@ def test_types_are_as_before_while_a_tape_captures() -> None:
         found.extend(changes(attributes_before))
         return torch.ones(3) + 1
 
-    backend = TapeBackend()
+    backend = ReferenceBackend()
     backend.capture(body)
     assert not found and not changes(attributes_before)
     backend.close()

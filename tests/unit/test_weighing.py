@@ -10,7 +10,7 @@ from torch import nn
 
 from grape.options import Options
 from grape.runtime.accounts.samples import CallTimes
-from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.regions.region import Region
 from grape.runtime.regions.replays import FEWEST
 from grape.sessions import Cell, Session
@@ -76,7 +76,7 @@ def test_a_graph_that_is_slower_goes_when_the_cell_is_over(
             shape.before, shape.after = _times(before, 6), _times(after, count)
     assert session._engine is not None
     with monkeypatch.context() as patched:
-        patched.setattr(TapeBackend, "kind", "cuda")
+        patched.setattr(ReferenceBackend, "kind", "cuda")
         session._engine.weigh()
     assert (region.refused is not None) is dropped and bool(region.entries) is not dropped
     if dropped:

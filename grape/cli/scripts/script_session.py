@@ -50,13 +50,13 @@ class ScriptSession:
             self._guard("stopped", self._session.statement_boundary, code)
         elif not self._over and ("torch" in sys.modules or (last and _imports_torch(self._source))):
             self._guard("could not start", self._open, code)
-        if self._session is None or not self._session.hoists:
+        if self._session is None or not self._session.outlines:
             return code
         try:
-            from ...sessions import hoisted_code
+            from ...sessions import outlined_code
 
             with same_random_stream(), without_warnings(), without_collections():
-                return hoisted_code(tree, self._file, "exec", flags, self._namespace) or code
+                return outlined_code(tree, self._file, "exec", flags, self._namespace) or code
         except Exception:  # it runs as written
             return code
 

@@ -15,7 +15,7 @@ from ...model import GraphMemory, Reason, Refused
 from ...model.call import Args, Kwargs
 from ...model.sizes import size_text
 from ...tracing import person_runs
-from ..regions.situation import KnownRegion, Situation
+from ..regions.context import KnownRegion, RegionContext
 
 __all__ = [
     "account",
@@ -36,13 +36,13 @@ has none makes it at its call: 25 ms for the 1,300 nodes of a training step on a
 beside a pool of 6."""
 
 
-def apply_budget(situation: Situation) -> None:
+def apply_budget(context: RegionContext) -> None:
     """Let executables have what the budget leaves them; less useful ones go."""
-    store = situation.executables
+    store = context.executables
     if store is None:
         return
-    budget = situation.memory_budget
-    held = beside(situation) if budget is not None or store.crowded else 0
+    budget = context.memory_budget
+    held = beside(context) if budget is not None or store.crowded else 0
     limits = replace(
         store.limits,
         nbytes=None if budget is None else budget - held,
@@ -53,41 +53,41 @@ def apply_budget(situation: Situation) -> None:
         store.apply_limits()
 
 
-def enforce_budget(situation: Situation) -> None:
+def enforce_budget(context: RegionContext) -> None:
     """As `apply_budget`; regions for which not one executable fits any more give all that they hold."""
-    store = situation.executables
-    if situation.memory_budget is not None:
-        _give_pool_back(situation)  # an undo keeps it
-    apply_budget(situation)
+    store = context.executables
+    if context.memory_budget is not None:
+        _give_pool_back(context)  # an undo keeps it
+    apply_budget(context)
     if store is None or store.limits.nbytes is None:
         return
-    holding = [region for region in list(situation.regions) if region.entries]
+    holding = [region for region in list(context.regions) if region.entries]
     # What one gives back may be enough for the others, so the one that holds most goes first.
-    for region in sorted(holding, key=lambda one: situation.store.nbytes_of(one.owner), reverse=True):
+    for region in sorted(holding, key=lambda one: context.store.nbytes_of(one.owner), reverse=True):
         alone = all(entry.apart_bytes for entry in region.entries)  # these take no executables of the store
         if store.limits.nbytes < 0 if alone else not store.fits(region.owner):
-            starve(region, over_budget(situation), retry_above=situation.memory_budget or 0)
-            apply_budget(situation)
+            starve(region, over_budget(context), retry_above=context.memory_budget or 0)
+            apply_budget(context)
 
 
-def beside(situation: Situation) -> int:
+def beside(context: RegionContext) -> int:
     """Bytes of pools and slots, and of what graphs have that share nothing."""
-    apart = sum(entry.apart_bytes for region in list(situation.regions) for entry in region.entries)
-    return situation.backend.memory().pool_bytes + situation.store.nbytes + apart
+    apart = sum(entry.apart_bytes for region in list(context.regions) for entry in region.entries)
+    return context.backend.memory().pool_bytes + context.store.nbytes + apart
 
 
-def account(situation: Situation, region: KnownRegion | None = None) -> GraphMemory | None:
+def account(context: RegionContext, region: KnownRegion | None = None) -> GraphMemory | None:
     """The memory of the graphs of a region, or of all; None where there are none, or they share no executables."""
-    store = situation.executables
-    regions = [region] if region is not None else list(situation.regions)
+    store = context.executables
+    regions = [region] if region is not None else list(context.regions)
     entries = [entry for one in regions for entry in one.entries]
     if store is None or not entries:
         return None
     found = store.account(region.owner if region is not None else None)
-    pool_bytes = situation.backend.memory().pool_bytes
+    pool_bytes = context.backend.memory().pool_bytes
     return GraphMemory(
         pool_bytes=pool_bytes,
-        placeholder_bytes=situation.store.nbytes_of(region.owner) if region is not None else situation.store.nbytes,
+        placeholder_bytes=context.store.nbytes_of(region.owner) if region is not None else context.store.nbytes,
         executable_bytes=found.executable_bytes,
         record_bytes=found.record_bytes + found.base_bytes,
         host_graph_bytes=found.working_set_bytes,
@@ -102,25 +102,25 @@ def account(situation: Situation, region: KnownRegion | None = None) -> GraphMem
     )
 
 
-def no_room(situation: Situation) -> Refused:
+def no_room(context: RegionContext) -> Refused:
     """Why an executable could not be had just now."""
-    return Refused.because(Reason.DEVICE_FULL) if _device_full(situation) else over_budget(situation)
+    return Refused.because(Reason.DEVICE_FULL) if _device_full(context) else over_budget(context)
 
 
-def budget_without_room(situation: Situation) -> int:
+def budget_without_room(context: RegionContext) -> int:
     """More than this must be allowed before an executable that could not be had just now is tried again."""
-    return 0 if _device_full(situation) else situation.memory_budget or 0
+    return 0 if _device_full(context) else context.memory_budget or 0
 
 
-def _device_full(situation: Situation) -> bool:
+def _device_full(context: RegionContext) -> bool:
     """True where it was the device, not the budget: then the next cell may find more."""
-    store = situation.executables
-    return situation.memory_budget is None or (store is not None and store.device_full)
+    store = context.executables
+    return context.memory_budget is None or (store is not None and store.device_full)
 
 
-def over_budget(situation: Situation) -> Refused:
+def over_budget(context: RegionContext) -> Refused:
     """As `no_room`, where it is for the budget."""
-    return _over_budget(beside(situation), situation.memory_budget or 0)
+    return _over_budget(beside(context), context.memory_budget or 0)
 
 
 def _over_budget(beside_bytes: int, budget: int) -> Refused:
@@ -132,36 +132,36 @@ def starve(region: KnownRegion, refused: Refused, *, retry_above: int) -> None:
 
     What it calls may need less, and is captured within the same budget.
     """
-    situation = region.situation
-    region.starved_at, region.starved_beside = retry_above, beside(situation)
+    context = region.context
+    region.starved_at, region.starved_beside = retry_above, beside(context)
     region.release()
     region.refused = replace(refused, at=region.at)
-    _give_pool_back(situation)
+    _give_pool_back(context)
 
 
 def name_budget(region: KnownRegion) -> None:
     """A cell begins whose budget is no larger than the one that was too small: the refusal names this one."""
-    budget = region.situation.memory_budget
+    budget = region.context.memory_budget
     if region.starved_at and region.refused is not None and budget is not None:
         region.refused = replace(_over_budget(region.starved_beside, budget), at=region.refused.at)
 
 
-def _give_pool_back(situation: Situation) -> None:
+def _give_pool_back(context: RegionContext) -> None:
     """The pool goes with the last graph."""
-    if not any(region.entries for region in list(situation.regions)):
-        situation.backend.close()
+    if not any(region.entries for region in list(context.regions)):
+        context.backend.close()
 
 
-def give_way(situation: Situation) -> bool:
+def give_way(context: RegionContext) -> bool:
     """Release the graphs of all regions, for the person's own code is out of memory. Were there any?
 
     If so, nothing more is captured until a reset: graphs must not take the memory a second time.
     """
-    holding = [region for region in list(situation.regions) if region.entries]
+    holding = [region for region in list(context.regions) if region.entries]
     for region in holding:
         starve(region, Refused.because(Reason.GAVE_WAY), retry_above=0)
-    situation.exhausted |= bool(holding)
-    _give_pool_back(situation)
+    context.exhausted |= bool(holding)
+    _give_pool_back(context)
     return bool(holding)
 
 
@@ -170,14 +170,14 @@ def run_eagerly(region: KnownRegion, args: Args, kwargs: Kwargs, *, repeatable: 
 
     Then the call is made again if that does no harm; else the error is the person's, as it would be without Grape.
     """
-    attention = region.situation.attention
+    attention = region.context.attention
     attention.begin(None)
     try:
         with person_runs():
             return region.function(*args, **kwargs)
     except torch.OutOfMemoryError:
         again = repeatable()
-        if not give_way(region.situation) or not again:
+        if not give_way(region.context) or not again:
             raise
     finally:
         attention.end()

@@ -49,10 +49,10 @@ def settle_calls(regions: Iterable[Region], attention: Attention) -> tuple[Calls
     found: list[Replayed] = []
     unknown, samples, cold_ms = None, [], 0.0
     for region in regions:
-        plain, on_device = _PlainTimes(region), region.situation.backend.kind == "cuda"
+        plain, on_device = _PlainTimes(region), region.context.backend.kind == "cuda"
         replays, replayed_ms, eager_ms = 0, 0.0, 0.0
         for shape in region.shapes.values():
-            observed = shape.run == region.situation.run
+            observed = shape.run == region.context.run
             if not observed and not shape.tally.replays:
                 continue
             times = plain.of(shape)

@@ -232,10 +232,10 @@ class Predictor:
         mine = self._take(region)
         for issued in mine:
             if issued.slot.cdata == issued.cdata and issued.slot.address in addresses:
-                region.ledger.alias_hits += 1
+                region.replay_counts.alias_hits += 1
                 self._score(issued.site, issued.ordinal, _HIT, "")
             else:
-                region.ledger.alias_misses += 1
+                region.replay_counts.alias_misses += 1
                 self._score(issued.site, issued.ordinal, _MISS, "its result is not the argument")
         for site in {issued.site for issued in mine}:
             if site.predicted >= WEIGHED:

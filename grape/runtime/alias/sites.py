@@ -9,7 +9,7 @@ from typing import Protocol
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...model import Position
-from ..accounts.ledger import Ledger
+from ..accounts.replay_counts import ReplayCounts
 from ..buffers.slots import Slot
 from ..replaying.entry import Entry
 from .rules import Rule
@@ -21,7 +21,7 @@ class PredictedRegion(Protocol):
     """A region, as the predictor sees it. Paths are those of its arguments."""
 
     calls: int
-    ledger: Ledger
+    replay_counts: ReplayCounts
     origins: dict[str, Position]
     learned_paths: set[str]
     small_paths: set[str]

@@ -33,7 +33,7 @@ from ..replaying.host_draws import host_draws
 from ..replaying.looks import look_of
 from ..replaying.node_numbers import numbered, unnumbered
 from ..replaying.outputs import Outputs
-from ..replaying.prologue import Prologue
+from ..replaying.value_guards import ValueGuards
 from ..replaying.versions import VersionWatch
 from ..state import KeptState
 from ..training import GradientCapture, GradientPlan, leaves_a_graph, seal, sealable
@@ -190,16 +190,16 @@ class _Attempt:
     ) -> Entry | Refused:
         request = self.request
         pairs = request.backwards is not None
-        prologue = judge(eager.call, self.layout.leaves, eager.after.leaves, escapes, self.backend, pairs=pairs)
-        if isinstance(prologue, Refused):
-            return prologue
+        value_guards = judge(eager.call, self.layout.leaves, eager.after.leaves, escapes, self.backend, pairs=pairs)
+        if isinstance(value_guards, Refused):
+            return value_guards
         self.kept = self.guards.kept()
         if eager.call.trace.needs_grad and pairs and leaves_a_graph(eager.after.leaves, self.layout.leaves):
             return capture_pair(
                 request,
                 self.layout,
                 eager,
-                prologue,
+                value_guards,
                 guards=self.guards,
                 gradients=self.gradients,
                 snapshot=self.snapshot,
@@ -219,13 +219,13 @@ class _Attempt:
         if is_left_to_device(eager.call.trace):
             if eager.call.trace.needs_grad:
                 return Refused.because(Reason.FLOW_RECORDS_GRADIENTS)
-            found = survey_call(request, self.layout, prologue, self.placeholders, self.guards)
+            found = survey_call(request, self.layout, value_guards, self.placeholders, self.guards)
             if isinstance(found, Refused):
                 return found
             surveyed, eager = found, replace(eager, call=found.call)
-            prologue = judge(eager.call, self.layout.leaves, eager.after.leaves, (), self.backend)
-            if isinstance(prologue, Refused):
-                return prologue
+            value_guards = judge(eager.call, self.layout.leaves, eager.after.leaves, (), self.backend)
+            if isinstance(value_guards, Refused):
+                return value_guards
         draws = host_draws(eager.call)
         if isinstance(draws, Refused):
             return draws
@@ -240,7 +240,7 @@ class _Attempt:
         self.snapshot.disturb()
         self.fill_placeholders()
         arrivals = eager.call.arrivals
-        hidden = {i: torch.empty_like(arrivals[i]).copy_(arrivals[i]) for i in prologue.inputs}
+        hidden = {i: torch.empty_like(arrivals[i]).copy_(arrivals[i]) for i in value_guards.inputs}
         run = InStep(
             request=request,
             layout=self.layout,
@@ -261,8 +261,8 @@ class _Attempt:
                 learn_arms(run.arms, eager, surveyed, (request.owner, self.layout.key))
             outputs.lend([one.outputs for one in self.request.alike])
             plan = self.gradients.plan()
-            check_looks(eager, run.recipe.leaves(self.layout.leaves, outputs.hand_out()), run)
-            return self.entry(eager, run, graph, prologue, hidden, outputs, plan, verified, started)
+            check_looks(eager, run.output_spec.leaves(self.layout.leaves, outputs.hand_out()), run)
+            return self.entry(eager, run, graph, value_guards, hidden, outputs, plan, verified, started)
         except BaseException:
             graph.release()
             raise
@@ -272,7 +272,7 @@ class _Attempt:
         eager: EagerRun,
         run: CapturedRun,
         graph: Graph,
-        prologue: Prologue,
+        value_guards: ValueGuards,
         hidden: dict[int, torch.Tensor],
         outputs: Outputs,
         plan: GradientPlan,
@@ -282,6 +282,7 @@ class _Attempt:
         call, snapshot = eager.call, self.snapshot
         verification, alike = self.verification, self.request.alike
         assert verification is not None
+        specs = [one.output_spec for one in alike]
         self.placeholders.settle([one.placeholders for one in alike])
         external = [tensor.untyped_storage() for tensor in snapshot.externals.values()]
         held = tuple([storage for storage in external if storage._cdata not in self.gradients.homes])
@@ -290,12 +291,12 @@ class _Attempt:
             graph=graph,
             guards=self.guards,
             reached=shared(identities(stateful(self.layout)), [one.reached for one in alike]),
-            prologue=prologue,
+            value_guards=value_guards,
             placeholders=self.placeholders,
-            hidden=[hidden[i] for i in prologue.inputs],
+            hidden=[hidden[i] for i in value_guards.inputs],
             outputs=outputs,
             draws=run.draws,
-            recipe=next((one.recipe for one in alike if run.recipe.does_as(one.recipe)), run.recipe),
+            output_spec=next((spec for spec in specs if run.output_spec.does_as(spec)), run.output_spec),
             externals=shared_tensors(snapshot.externals, [one.externals for one in alike]),
             written=snapshot.written_leaves,
             changed=snapshot.changed,

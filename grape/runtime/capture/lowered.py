@@ -16,7 +16,7 @@ from ..guarding.guards import GuardSet
 from ..guarding.structure import Layout
 from ..predication import Arms, Flag, NodeLowering, Surveyed, survey
 from ..replaying.building import rebuild
-from ..replaying.prologue import Prologue
+from ..replaying.value_guards import ValueGuards
 from .request import EagerRun, Request
 from .stop import Stop
 
@@ -31,11 +31,13 @@ def is_left_to_device(trace: Trace) -> bool:
 
 
 def survey_call(
-    request: Request, layout: Layout, prologue: Prologue, placeholders: Placeholders, guards: GuardSet
+    request: Request, layout: Layout, value_guards: ValueGuards, placeholders: Placeholders, guards: GuardSet
 ) -> Surveyed | Refused:
     """A trace of all ways through the code, where the eager one shows one way; nothing is executed."""
-    if prologue.steps:
-        read = next((step.op for step in prologue.steps if step.op.ordinal in prologue.reads), prologue.steps[0].op)
+    if value_guards.steps:
+        read = next(
+            (step.op for step in value_guards.steps if step.op.ordinal in value_guards.reads), value_guards.steps[0].op
+        )
         return Refused.because(Reason.READ_BESIDE_FLOW, read.user or read.inner, operator=read.name)
 
     def call() -> None:

@@ -24,7 +24,7 @@ from ..guarding.guards import GuardSet
 from ..guarding.structure import Layout, stateful
 from ..replaying.entry import Entry, identities
 from ..replaying.host_draws import host_draws
-from ..replaying.prologue import Prologue
+from ..replaying.value_guards import ValueGuards
 from ..replaying.versions import VersionWatch
 from ..training import GradientCapture, GradientPlan
 from ..training.again import Again
@@ -50,7 +50,7 @@ def capture_pair(
     request: Request,
     layout: Layout,
     eager: EagerRun,
-    prologue: Prologue,
+    value_guards: ValueGuards,
     *,
     guards: GuardSet,
     gradients: GradientCapture,
@@ -62,7 +62,7 @@ def capture_pair(
     _refuse(eager, layout, guards, gradients)
     own = replace(request, in_place=(), bound=(), executables=None, next=(), store=SlotStore(request.backend))
     try:
-        return _Pairing(own, layout, eager, guards, gradients, snapshot, versions).run(prologue, started)
+        return _Pairing(own, layout, eager, guards, gradients, snapshot, versions).run(value_guards, started)
     except Unfit as unfit:
         raise unpaired(f", and {unfit}") from None
 
@@ -107,7 +107,7 @@ class _Pairing:
     def backend(self) -> Backend:
         return self.request.backend
 
-    def run(self, prologue: Prologue, started: float) -> Entry:
+    def run(self, value_guards: ValueGuards, started: float) -> Entry:
         request, backend, eager, snapshot = self.request, self.backend, self.eager, self.snapshot
         draws = host_draws(eager.call)
         if isinstance(draws, Refused) or draws.draws:
@@ -132,7 +132,7 @@ class _Pairing:
         ready = self.placeholders.copied
         backend.copy([self.placeholders.target(i) for i in ready], [distinct(self.layout.leaves[i]) for i in ready])
         arrivals = eager.call.arrivals
-        hidden = {i: torch.empty_like(arrivals[i]).copy_(arrivals[i]) for i in prologue.inputs}
+        hidden = {i: torch.empty_like(arrivals[i]).copy_(arrivals[i]) for i in value_guards.inputs}
 
         def run_of(pool: Pool | None) -> tuple[PairRun, CapturedRun]:
             self.placeholders.renew_leaves()
@@ -156,7 +156,7 @@ class _Pairing:
         run, captured = run_of(pool)
         graphs: list[Graph] = [captured.graph]
         try:
-            return self._entry(prologue, hidden, pool, run, captured, rehearsal, graphs, started)
+            return self._entry(value_guards, hidden, pool, run, captured, rehearsal, graphs, started)
         except Diverged as diverged:
             for graph in graphs:
                 graph.release()
@@ -168,7 +168,7 @@ class _Pairing:
 
     def _entry(
         self,
-        prologue: Prologue,
+        value_guards: ValueGuards,
         hidden: dict[int, torch.Tensor],
         pool: Pool,
         run: PairRun,
@@ -199,7 +199,7 @@ class _Pairing:
         for pattern, reference in rehearsal.references.items():
             found = reference.compare(backwards[pattern], request.tolerance)
             verified = verified if verified != "identical" else found
-        origins = [i for i, origin in enumerate(captured.recipe.origin) if origin is None]
+        origins = [i for i, origin in enumerate(captured.output_spec.origin) if origin is None]
         made_of = {leaf: number for number, leaf in enumerate(origins)}
         draws_random = any(op.draws for op in eager.call.trace.ops)
         originals = run.stand_ins.originals
@@ -237,12 +237,12 @@ class _Pairing:
             graph=captured.graph,
             guards=self.guards,
             reached=identities(stateful(self.layout)),
-            prologue=prologue,
+            value_guards=value_guards,
             placeholders=self.placeholders,
-            hidden=[hidden[i] for i in prologue.inputs],
+            hidden=[hidden[i] for i in value_guards.inputs],
             outputs=outputs,
             draws=captured.draws,
-            recipe=captured.recipe,
+            output_spec=captured.output_spec,
             externals=snapshot.externals,
             written=(),
             changed=snapshot.changed,

@@ -93,9 +93,9 @@ class CallsAfterwards:
         self._seen.add(shapes)
         began = time.perf_counter_ns()
         if traces:
-            situation = self._region.situation
+            context = self._region.context
             result, call, _ = record(
-                situation.tracer, situation.backend.device, (), lambda: original(module, *args, **kwargs)
+                context.tracer, context.backend.device, (), lambda: original(module, *args, **kwargs)
             )
             observer.traced_afterwards.append(call.trace)
         else:
@@ -105,5 +105,5 @@ class CallsAfterwards:
 
     def _may_trace(self) -> bool:
         """True where no mode of the person's, and no profiler, would see the tracer."""
-        modes = torch._C._len_torch_dispatch_stack() - self._region.situation.tracer.on_stack
+        modes = torch._C._len_torch_dispatch_stack() - self._region.context.tracer.on_stack
         return not modes and not torch._C._len_torch_function_stack() and not is_profiled() and not is_watched()

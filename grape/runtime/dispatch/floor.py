@@ -18,8 +18,8 @@ from ...tracing import Recorder, busy
 from ..guarding.effects import EffectWatch
 from ..guarding.environment import is_transformed
 from ..predication import in_loop
+from ..regions.context import RegionContext
 from ..regions.region import Region
-from ..regions.situation import Situation
 
 T = TypeVar("T")
 
@@ -33,8 +33,8 @@ _REGION_CALL = Region.call.__code__
 class Floor:
     """`regions` gives all that are known. While the floor is taken, no region is released: one may be capturing."""
 
-    def __init__(self, situation: Situation, regions: Callable[[], list[Region]]) -> None:
-        self._situation = situation
+    def __init__(self, context: RegionContext, regions: Callable[[], list[Region]]) -> None:
+        self._context = context
         self._regions = regions
         self.outside: Recorder | None = None
         """Where operators outside every region are recorded while a cell is observed."""
@@ -42,16 +42,16 @@ class Floor:
         self.counts: dict[int, int] | None = None
         """How often the one that has the floor called each candidate; None where the floor may not pass on."""
         self._dead: list[Region] = []
-        situation.open_floor = self.open
+        context.open_floor = self.open
 
     @property
     def free(self) -> bool:
         """True where a candidate that is called now may become a region. While one runs, none may."""
-        return not self._situation.predictor.paused
+        return not self._context.predictor.paused
 
     @free.setter
     def free(self, free: bool) -> None:
-        self._situation.predictor.paused = not free
+        self._context.predictor.paused = not free
 
     def open(self) -> None:
         """Let the candidates inside the running one have it."""
@@ -87,14 +87,14 @@ class Floor:
 
     def enter(self, region: Region, args: Args, kwargs: Kwargs, since: int | None = None) -> object:
         """Give the region the floor, and call it. `since`: when the call came to Grape, by the account's clock."""
-        situation = self._situation
-        attention = situation.attention
-        observing = situation.observing
+        context = self._context
+        attention = context.attention
+        observing = context.observing
         busy.now = True  # until the person's code goes on, and while that is not called
         try:
             if observing:
                 if attention.overdrawn:
-                    situation.stand_aside()
+                    context.stand_aside()
                 attention.begin("observe", since)
             return self._enter(region, args, kwargs)
         finally:
@@ -103,8 +103,8 @@ class Floor:
                 attention.end()
 
     def _enter(self, region: Region, args: Args, kwargs: Kwargs) -> object:
-        tracer = self._situation.tracer
-        if is_transformed() or (self._situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing()):
+        tracer = self._context.tracer
+        if is_transformed() or (self._context.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing()):
             return self.closed(lambda: region.function(*args, **kwargs))
         if tracer.recorder is not None or EffectWatch.is_at_work():  # of a call that holds more than was to be recorded
             self.record_no_more()
@@ -115,7 +115,7 @@ class Floor:
             region.parent = self._running[-1].name
         self._running.append(region)
         counts, self.counts = self.counts, None
-        if region.calls == 0 and not region.root_is_module and self._situation.observing:
+        if region.calls == 0 and not region.root_is_module and self._context.observing:
             self.counts = {}
         try:
             if region.checked:
@@ -126,25 +126,25 @@ class Floor:
         finally:
             self._running.pop()
             self.counts = counts
-            situation = self._situation
-            if self.outside is not None and situation.observing and not situation.comparing and tracer.recorder is None:
+            context = self._context
+            if self.outside is not None and context.observing and not context.comparing and tracer.recorder is None:
                 if stepped_off:
                     tracer.enter()
                 self._resume()
 
     def record_no_more(self) -> None:
         """The call that is recorded, if one is, goes on by itself: what is left of it is the person's."""
-        self._situation.tracer.mute()
+        self._context.tracer.mute()
         EffectWatch.stop()
-        self._situation.attention.hand_back("record")
+        self._context.attention.hand_back("record")
 
     def hush(self, quiet: bool) -> None:
         """Let nothing be recorded outside of regions, while whole iterations of a loop are timed."""
-        tracer = self._situation.tracer
+        tracer = self._context.tracer
         if quiet and tracer.recorder is not None and tracer.recorder is self.outside:
             tracer.mute()
             EffectWatch.stop()
-        elif not quiet and self._situation.observing and tracer.recorder is None and self.outside is not None:
+        elif not quiet and self._context.observing and tracer.recorder is None and self.outside is not None:
             tracer.rejoin()
             self._resume()
 
@@ -163,7 +163,7 @@ class Floor:
         )
 
     def _resume(self) -> None:
-        tracer = self._situation.tracer
+        tracer = self._context.tracer
         if self.outside is not None and not self.outside.overflowed and tracer.on_stack:
             tracer.listen(self.outside)
 

@@ -46,7 +46,7 @@ _MOST = 200
 """Functions that are looked into."""
 
 _words: dict[int, tuple[weakref.ref[types.CodeType], frozenset[str]]] = {}
-"""By identity, since code hashes by all that it holds; weakly, since a hoisted loop's holds the names of its cell."""
+"""By identity, since code hashes by all that it holds; weakly, since an outlined loop's holds the names of its cell."""
 
 
 def looks_at_frames(names: frozenset[str], namespace: Mapping[str, object]) -> bool:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from ...model import Position, Reason
 from ...model.call import Args, Kwargs
 from ...tracing import busy, grape_works
+from ..regions.context import RegionContext
 from ..regions.region import Region
-from ..regions.situation import Situation
 from .candidates import candidates, last_line
 from .floor import Floor
 from .frames import stays_as_written
@@ -27,7 +27,7 @@ class FunctionRegions:
     comes now runs as written.
     """
 
-    situation: Situation
+    context: RegionContext
     floor: Floor
     name_of: Callable[[str], str]
     serves: Callable[[], bool]
@@ -84,13 +84,13 @@ class FunctionRegions:
         known = self._functions.get(function.__code__)
         if known is not None and _has_own_code(known[0]):
             return
-        if not self.situation.observing and (known is None or not known[0].entries):
+        if not self.context.observing and (known is None or not known[0].entries):
             return
         if stays_as_written(function):
             return
 
         def receive(args: Args, kwargs: Kwargs) -> object:
-            since = self.situation.attention.now() if self.situation.observing else None
+            since = self.context.attention.now() if self.context.observing else None
             trampoline.follow()
             if busy.now or not self.serves():
                 return trampoline.original(*args, **kwargs)
@@ -114,7 +114,7 @@ class FunctionRegions:
         at = Position(
             file=self.name_of(code.co_filename), line=code.co_firstlineno, function=code.co_qualname, instruction=-1
         )
-        region = Region(self.situation, trampoline.original, trampoline.original, code.co_qualname, at, last_line(code))
+        region = Region(self.context, trampoline.original, trampoline.original, code.co_qualname, at, last_line(code))
         self._functions[code] = (region, trampoline)
 
     def _give_back(self, trampoline: Trampoline) -> None:

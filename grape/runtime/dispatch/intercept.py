@@ -22,8 +22,8 @@ from ...tracing import busy, grape_works, is_profiled, is_watched, process_group
 from ..buffers.handed_out import watch_results
 from ..guarding.environment import foreign_function_mode
 from ..predication.early_stop import set_stepper
+from ..regions.context import RegionContext
 from ..regions.region import Region
-from ..regions.situation import Situation
 from ..state import MODULE
 from .abandoned import release_abandoned
 from .afterwards import CallsAfterwards
@@ -45,34 +45,34 @@ __all__ = ["Interceptor", "apart", "observed_here"]
 class Interceptor:
     """Owns the patch of `nn.Module.__call__` and the trampolines; `remove` takes all of them back."""
 
-    def __init__(self, situation: Situation, name_of: Callable[[str], str]) -> None:
-        self.situation = situation
-        self.floor = Floor(situation, lambda: self.regions)
+    def __init__(self, context: RegionContext, name_of: Callable[[str], str]) -> None:
+        self.context = context
+        self.floor = Floor(context, lambda: self.regions)
         self.floor.free = True
         self._thread: int | None = get_ident()
-        self._modules = ModuleRegions(situation, self.floor)
+        self._modules = ModuleRegions(context, self.floor)
         self._functions = FunctionRegions(
-            situation, self.floor, name_of, serves=lambda: self.serves, stands_aside=self._stands_aside
+            context, self.floor, name_of, serves=lambda: self.serves, stands_aside=self._stands_aside
         )
         self._installed = False
         self._original: Callable[..., object] | None = None
         self._patch: object = None
         self._unwatch: Callable[[], None] = lambda: None
-        self._steps = LoopSteps(situation, self._may_step, self.floor.enter, name_of)
+        self._steps = LoopSteps(context, self._may_step, self.floor.enter, name_of)
         self.withdrawn = False
         """True where the rest of this cell runs as if Grape were not there: somebody looks at its frames."""
         self.on_withdrawal: Callable[[], None] = lambda: None
         self.afterwards: CallsAfterwards | None = None
         """Looks at one module in the rest of a cell that nobody looks at; a library may have bound `__call__` before.
         """
-        self.hoisted: list[Region] = []
+        self.outlined: list[Region] = []
         """Statements of loops of a cell; who makes these regions calls them through `enter`."""
         _all.add(self)
 
     @property
     def regions(self) -> list[Region]:
         """All regions found so far, modules first."""
-        return [*self._modules.regions, *self._functions.regions, *self.hoisted, *self._steps.regions]
+        return [*self._modules.regions, *self._functions.regions, *self.outlined, *self._steps.regions]
 
     @property
     def is_here(self) -> bool:
@@ -82,13 +82,13 @@ class Interceptor:
     @property
     def serves(self) -> bool:
         """True if a call that comes now on this thread may be looked at, or replayed. Beside a process group none may;
-        `situation.beside_group` notes that there was one. Nor may one inside an operator stream: a graph would read
+        `context.beside_group` notes that there was one. Nor may one inside an operator stream: a graph would read
         what is pending.
         """
         if get_ident() != self._thread or streams.inside:
             return False
         if process_group():
-            self.situation.beside_group = True
+            self.context.beside_group = True
             return False
         return True
 
@@ -104,19 +104,19 @@ class Interceptor:
         busy.now = self.withdrawn = False
         busy.thread = self._thread
         self._modules.late.clear()
-        self.hoisted = [region for region in self.hoisted if region.refused is None or region.starved_at is not None]
+        self.outlined = [region for region in self.outlined if region.refused is None or region.starved_at is not None]
         hold_off(self)
         if not self._installed:
             self._installed = True
             set_stepper(self._steps)
-            self._unwatch = watch_results(self.situation.store)
-        if self._original is None and (self.situation.observing or self._modules.serve):
+            self._unwatch = watch_results(self.context.store)
+        if self._original is None and (self.context.observing or self._modules.serve):
             self._patch_modules()
 
     def _patch_modules(self) -> None:
         original, floor, modules = torch.nn.Module.__call__, self.floor, self._modules
         self._original = original
-        situation, bystanders = self.situation, self._modules.bystanders.by_number
+        context, bystanders = self.context, self._modules.bystanders.by_number
         is_traced = torch.compiler.is_dynamo_compiling  # a constant for those who trace, who can read no more
 
         def __call__(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
@@ -129,7 +129,7 @@ class Interceptor:
                 except BaseException as error:
                     prune_traceback(error)
                     raise
-            if not situation.observing and number_of(module) in bystanders:
+            if not context.observing and number_of(module) in bystanders:
                 return original(module, *args, **kwargs)
             if (
                 torch.compiler.is_compiling()
@@ -140,7 +140,7 @@ class Interceptor:
                 return original(module, *args, **kwargs)
             if not floor.free and floor.counts is None:
                 return original(module, *args, **kwargs)
-            since = situation.attention.now() if situation.observing else None
+            since = context.attention.now() if context.observing else None
             busy.now = True  # to look at frames is an audit event
             passes = (
                 not self.serves
@@ -171,9 +171,9 @@ class Interceptor:
         read the code of a trampoline. Modules stay candidates.
         """
         self._modules.namespace = namespace
-        self.situation.predictor.allowed = not compiles(namespace)
-        if not self.situation.predictor.allowed:
-            self.situation.predictor.forget()
+        self.context.predictor.allowed = not compiles(namespace)
+        if not self.context.predictor.allowed:
+            self.context.predictor.forget()
             self._functions.give_back_all()
             return
         self._functions.adopt(namespace)
@@ -192,18 +192,18 @@ class Interceptor:
     def _withdraw(self) -> None:
         with grape_works():
             self.withdrawn = True
-            if self.situation.observing:
-                self.situation.stand_aside()
+            if self.context.observing:
+                self.context.stand_aside()
             self.remove()
             self.on_withdrawal()
 
     def _stands_aside(self) -> bool:
         """True where the call that comes now runs as written, because somebody would see Grape at work on it."""
         if is_watched():
-            if self.situation.observing and not self.withdrawn:
+            if self.context.observing and not self.withdrawn:
                 self._withdraw()
             return True
-        if self.situation.tracer.is_called or is_profiled():
+        if self.context.tracer.is_called or is_profiled():
             return True
         return torch._C._len_torch_function_stack() > 0 and foreign_function_mode()
 
@@ -230,12 +230,12 @@ class Interceptor:
     def forget(self) -> None:
         """Take back every patch and forget every region."""
         self.remove()
-        self.situation.predictor.forget()
-        for region in list(self.situation.regions):
+        self.context.predictor.forget()
+        for region in list(self.context.regions):
             region.release()
         self._modules.forget()
         self._functions.forget()
-        self.hoisted.clear()
+        self.outlined.clear()
         self._steps.clear()
 
     def _unpatch(self) -> None:
@@ -255,7 +255,7 @@ class Interceptor:
     # -- candidates --------------------------------------------------------------------------------------------------
 
     def enter(self, region: Region, arguments: dict[str, object]) -> Any:
-        """Call one of the `hoisted` regions, which is a candidate as any other, with the values of names."""
+        """Call one of the `outlined` regions, which is a candidate as any other, with the values of names."""
         if busy.now or not self.serves or (not self.floor.free and not self.floor.repeats(region, None)):
             return region.function(**arguments)
         if self._stands_aside():
@@ -276,7 +276,7 @@ _all: weakref.WeakSet[Interceptor] = weakref.WeakSet()
 
 def observed_here() -> bool:
     """True where a cell is observed that runs on this thread: the call that comes now may be traced."""
-    return bool(_all) and any(one.is_here and one.situation.observing for one in list(_all))
+    return bool(_all) and any(one.is_here and one.context.observing for one in list(_all))
 
 
 def apart(function: Callable[..., T]) -> Callable[..., T]:
@@ -286,7 +286,7 @@ def apart(function: Callable[..., T]) -> Callable[..., T]:
     def run(*args: object, **kwargs: object) -> T:
         body = partial(function, *args, **kwargs)
         for one in list(_all):
-            if one.is_here and one.floor.free and not one.situation.observing:
+            if one.is_here and one.floor.free and not one.context.observing:
                 body = partial(one.floor.closed, body)
         return body()
 

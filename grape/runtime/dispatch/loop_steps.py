@@ -10,7 +10,7 @@ from ...model import Position
 from ...model.call import Args, Kwargs
 from ..backends.protocol import FlagPoll
 from ..predication.early_stop import Iteration
-from ..regions.region import Region, Situation
+from ..regions.region import Region, RegionContext
 
 __all__ = ["LoopStep", "LoopSteps"]
 
@@ -44,7 +44,7 @@ class LoopStep:
 class LoopSteps:
     """Implements `Stepper`. `free` tells whether a call may become a region now; `name_of` what to call a file."""
 
-    situation: Situation
+    context: RegionContext
     free: Callable[[], bool]
     enter: Callable[[Region, Args, Kwargs], object]
     name_of: Callable[[str], str]
@@ -58,7 +58,7 @@ class LoopSteps:
         self.known.clear()
 
     def poll(self) -> FlagPoll:
-        return self.situation.backend.flag_poll()
+        return self.context.backend.flag_poll()
 
     def step(self, body: FunctionType, test: FunctionType | None, stop: int) -> LoopStep | None:
         if not self.free():
@@ -66,10 +66,10 @@ class LoopSteps:
         key = body.__code__, test.__code__ if test is not None else None, stop
         known = self.known.get(key)
         if known is None:
-            if not self.situation.observing:
+            if not self.context.observing:
                 return None
             known = self.known[key] = self._step(body, test, stop)
-        if known.region.refused is not None or not (self.situation.observing or known.region.entries):
+        if known.region.refused is not None or not (self.context.observing or known.region.entries):
             return None
         return known
 
@@ -79,9 +79,9 @@ class LoopSteps:
         if test is not None:
             root.__dict__["test"] = _without_closure(test)
         at = Position(file=self.name_of(code.co_filename), line=code.co_firstlineno, function=code.co_qualname)
-        iteration = Iteration(body, test, stop, self.situation.backend.device)
+        iteration = Iteration(body, test, stop, self.context.backend.device)
         around = code.co_qualname.partition(".<locals>")[0]
-        region = Region(self.situation, iteration, root, f"loop of {around}", at)
+        region = Region(self.context, iteration, root, f"loop of {around}", at)
         return LoopStep(region, iteration, self.enter)
 
 

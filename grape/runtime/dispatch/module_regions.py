@@ -10,8 +10,8 @@ import torch
 
 from ...model import Position
 from ...model.call import Args, Kwargs
+from ..regions.context import RegionContext
 from ..regions.region import Region
-from ..regions.situation import Situation
 from .candidates import is_compiled
 from .floor import Floor
 from .module_map import OfModules, parts_of
@@ -28,8 +28,8 @@ MOST_LATE = 256
 class ModuleRegions:
     """Of one interceptor. `namespace` is that of the cell that runs: by its names, modules are called."""
 
-    def __init__(self, situation: Situation, floor: Floor) -> None:
-        self.situation = situation
+    def __init__(self, context: RegionContext, floor: Floor) -> None:
+        self.context = context
         self.floor = floor
         self.namespace: Mapping[str, object] = {}
         self.bystanders: OfModules[bool] = OfModules()
@@ -63,7 +63,7 @@ class ModuleRegions:
         if region is None:
             if isinstance(module, torch.jit.ScriptModule) or is_compiled(module):
                 return self.floor.closed(lambda: original(module, *args, **kwargs))
-            if not self.situation.observing:
+            if not self.context.observing:
                 if self._replays_in(module):
                     return self.floor.closed(lambda: original(module, *args, **kwargs))
                 self.bystanders[module] = True
@@ -77,14 +77,14 @@ class ModuleRegions:
             finalizer = weakref.finalize(module, self._bury, region, kind)
             finalizer.atexit = False
             self._finalizers[module] = finalizer
-        elif self.situation.observing and region.called_in != self.situation.run:
+        elif self.context.observing and region.called_in != self.context.run:
             region.called_from(self._caller(region.at))
         return self.floor.enter(region, args, kwargs, since)
 
     def _bury(self, region: Region, kind: tuple[str, Position]) -> None:
         if not region.replays:
             self._died[kind] += 1
-        if self.situation.observing and len(self.late) < MOST_LATE:
+        if self.context.observing and len(self.late) < MOST_LATE:
             self.late.append(region)  # the report tells of it
         self.floor.release_later(region)
 
@@ -111,13 +111,13 @@ class ModuleRegions:
 
         variables = [name for name, value in self.namespace.items() if value is module and not name.startswith("_")]
         name = type(module).__name__ + (f" ({variables[0]})" if variables else "")
-        return Region(self.situation, run, module, name, at)
+        return Region(self.context, run, module, name, at)
 
     def _caller(self, otherwise: Position) -> Position:
         """The line that calls the module."""
-        user, inner = self.situation.tracer.positions.find()
+        user, inner = self.context.tracer.positions.find()
         frame = user or inner
-        return self.situation.tracer.positions.at(frame) if frame is not None else otherwise
+        return self.context.tracer.positions.at(frame) if frame is not None else otherwise
 
     def forget(self) -> None:
         """Forget every module."""

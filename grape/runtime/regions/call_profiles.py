@@ -11,9 +11,9 @@ from ...model.call import Args, Kwargs
 from ...profiling import TimelineRecorder, place_nodes
 from ...tracing import person_runs
 from ..accounts import policy
+from .context import CellName
 from .region_state import RegionState
 from .shape import Shape
-from .situation import CellName
 from .traced_calls import TracedCall
 
 __all__ = ["CallProfiles"]
@@ -37,8 +37,8 @@ class CallProfiles:
         self._profiled_after = 0
         self._lacks_example = self._lacks_replay = True
         self._profiled_in: tuple[Shape | None, CellName] = None, CellName()
-        self._before = TimelineRecorder(region.situation.backend.device)
-        self._after = TimelineRecorder(region.situation.backend.device)
+        self._before = TimelineRecorder(region.context.backend.device)
+        self._after = TimelineRecorder(region.context.backend.device)
 
     @property
     def profiled(self) -> bool:
@@ -47,12 +47,12 @@ class CallProfiles:
 
     def profile_now(self, shape: Shape, may_capture: bool) -> bool:
         """Profile before the first capture, or once enough calls were timed: CUPTI may stay and slow later launches."""
-        if not self._region.situation.profile or not self._lacks_example:
+        if not self._region.context.profile or not self._lacks_example:
             return False
-        if self._region.situation.attention.left_ms < self._profile_ms():
+        if self._region.context.attention.left_ms < self._profile_ms():
             return False
         timed = sum(len(s.before) for s in self._region.shapes.values())
-        if not self._region.situation.apply:
+        if not self._region.context.apply:
             return timed >= policy.FEW
         if self.eager_s > PROFILE_AFTER_S:
             return True
@@ -73,7 +73,7 @@ class CallProfiles:
 
     def profile(self, shape: Shape, args: Args, kwargs: Kwargs) -> object:
         self._profiled += 1
-        self._profiled_in = shape, self._region.situation.cell
+        self._profiled_in = shape, self._region.context.cell
         self._before.start()
         try:
             with person_runs():
@@ -84,8 +84,8 @@ class CallProfiles:
 
     def profile_replay_now(self, shape: Shape) -> bool:
         """True where this replay is to be profiled, with `replayed`."""
-        situation = self._region.situation
-        return situation.observing and situation.profile and self._lacks_replay and len(shape.after) >= 3
+        context = self._region.context
+        return context.observing and context.profile and self._lacks_replay and len(shape.after) >= 3
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
@@ -101,9 +101,9 @@ class CallProfiles:
     @property
     def profile_holds(self) -> bool:
         """True where what was profiled is a call as this cell makes them."""
-        situation = self._region.situation
+        context = self._region.context
         shape, cell = self._profiled_in
-        return cell.source == situation.cell.source or (shape is not None and shape.run == situation.run)
+        return cell.source == context.cell.source or (shape is not None and shape.run == context.run)
 
     def _median_ms(self, *, after: bool) -> float | None:
         """Of the calls that were timed, but for the newest, which the device may not have finished."""

@@ -17,11 +17,11 @@ from ..accounts.samples import CallTimes
 from ..buffers.growable import is_supported
 from ..capture import Request, capture_call
 from ..compression import StoredGraph
+from ..guarding.input_guard import compile_input_guard
 from ..guarding.mentions import blamed
-from ..guarding.probe import compile_probe
 from ..guarding.structure import Layout, stateful
 from ..replaying.entry import Entry, identities
-from ..replaying.prologue import refuse_read
+from ..replaying.value_guards import refuse_read
 from .call_profiles import CallProfiles
 from .observer import Observer
 from .region_state import RegionState
@@ -71,23 +71,23 @@ class Captures:
             self._addresses[path] = (here, times + 1 if here == address and here else 1)
 
     def pays(self, shape: Shape) -> bool:
-        situation = self._region.situation
+        context = self._region.context
         if shape.seen + shape.runs < 3:
             return False
-        if situation.memory_budget == 0:
+        if context.memory_budget == 0:
             if not self._is_part_of_a_starved():
                 starve(self._region, Refused.because(Reason.NO_BUDGET), retry_above=0)
             return False
-        if situation.exhausted:
+        if context.exhausted:
             if self._region.parent is None:
                 starve(self._region, Refused.because(Reason.EXHAUSTED), retry_above=0)
             return False
         if sum(len(s.before) for s in self._region.shapes.values()) < policy.FEW:
             return False
-        if situation.backend.kind == "cuda" and self._region.busy_ms is None and self._profiles.profiled:
+        if context.backend.kind == "cuda" and self._region.busy_ms is None and self._profiles.profiled:
             timeline = self._profiles.timeline_before()
             self._region.busy_ms = timeline.gpu_busy_ns / 1e6 / timeline.calls if timeline else None
-        if situation.backend.kind == "tape" and sum(self.durations_ms) > TAPE_LIMIT_MS:
+        if context.backend.kind == "tape" and sum(self.durations_ms) > TAPE_LIMIT_MS:
             return False
         estimate = Estimate(
             shapes=", ".join(map(str, shape.sizes[:4])),
@@ -101,7 +101,7 @@ class Captures:
         if decision.action == "capture" and self._budget_spent():
             why = f"the graphs hold {size_text(self._held())}, the memory budget"
             decision = replace(decision, action="wait", why=why)
-        if decision.action == "capture" and not situation.attention.has_room(self._takes_ms(estimate.eager_ms)):
+        if decision.action == "capture" and not context.attention.has_room(self._takes_ms(estimate.eager_ms)):
             decision = replace(decision, action="wait", why="a capture would take more of this run than it may")
         shape.decision = decision
         return decision.action == "capture"
@@ -117,31 +117,31 @@ class Captures:
         if self.durations_ms:
             return statistics.median(self.durations_ms)
         traces = self._observer.traces
-        operator_ms = self._region.situation.attention.operator_ms
+        operator_ms = self._region.context.attention.operator_ms
         return RUNS_OF_A_CAPTURE * eager_ms + 2 * operator_ms * (len(traces[-1].ops) if traces else 0)
 
     def _is_part_of_a_starved(self) -> bool:
         """True where a region around this one tells of the want of memory already."""
-        regions = {region.name: region for region in list(self._region.situation.regions)}
+        regions = {region.name: region for region in list(self._region.context.regions)}
         around = regions.get(self._region.parent or "")
         return around is not None and around.starved_at is not None
 
     def _held(self) -> int:
         """Bytes of executables, placeholders and pool, of all regions."""
-        situation = self._region.situation
-        entries = [entry for region in list(situation.regions) for entry in region.entries]
-        return sum(entry.nbytes for entry in entries) + beside(situation)
+        context = self._region.context
+        entries = [entry for region in list(context.regions) for entry in region.entries]
+        return sum(entry.nbytes for entry in entries) + beside(context)
 
     def _budget_spent(self) -> bool:
         """Where graphs share no executables, nothing can be evicted, and nothing more is captured."""
-        situation = self._region.situation
-        budget = situation.memory_budget
-        return situation.executables is None and budget is not None and self._held() >= budget
+        context = self._region.context
+        budget = context.memory_budget
+        return context.executables is None and budget is not None and self._held() >= budget
 
     def _saving_ns(self, shape: Shape, entry: Entry) -> float | None:
         """The saving of a replay against an eager call, as measured; the tape saves nothing, and shows all the same."""
         times = self._eager_ms(shape)
-        if self._region.situation.backend.kind == "tape" or not times:
+        if self._region.context.backend.kind == "tape" or not times:
             return None
         return (statistics.median(times) - entry.replay_ms) * 1e6
 
@@ -150,7 +150,7 @@ class Captures:
 
         The first one also loads libraries and compiles, which no other does; so a few are not believed alone.
         """
-        if self._region.situation.backend.kind == "tape" or self._region.situation.unhurried:
+        if self._region.context.backend.kind == "tape" or self._region.context.unhurried:
             return 0.0
         if len(self.durations_ms) >= policy.FEW:
             return statistics.median(self.durations_ms)
@@ -158,13 +158,13 @@ class Captures:
         return min((capture_cost(len(traces[-1].ops) if traces else 0), *self.durations_ms))
 
     def capture(self, shape: Shape, layout: Layout, args: Args, kwargs: Kwargs) -> object:
-        situation = self._region.situation
-        if situation.backend.kind == "cuda" and situation.stream is None:
+        context = self._region.context
+        if context.backend.kind == "cuda" and context.stream is None:
             stream = shape.modes[-1]
             assert isinstance(stream, int)
-            situation.stream = stream
-        situation.captures += 1
-        situation.progress(f"capturing {self._region.name}, graph {len(self._region.entries) + 1:,}")
+            context.stream = stream
+        context.captures += 1
+        context.progress(f"capturing {self._region.name}, graph {len(self._region.entries) + 1:,}")
         reached = identities(stateful(layout))
         entries = self._region.entries
         guarded = {id(entry.guards): entry.guards for entry in entries if entry.reached == reached}
@@ -173,32 +173,32 @@ class Captures:
         request = Request(
             function=self._region.function,
             root=self._region.root,
-            backend=situation.backend,
-            tracer=situation.tracer,
+            backend=context.backend,
+            tracer=context.tracer,
             bound=[
                 i
                 for i, (path, leaf) in enumerate(zip(layout.paths, layout.leaves, strict=True))
                 if self._addresses[path][1] >= 3
                 and path not in self.unbound
-                and leaf.device.type == situation.backend.device.type
+                and leaf.device.type == context.backend.device.type
             ],
-            store=situation.store,
-            executables=situation.executables,
+            store=context.store,
+            executables=context.executables,
             owner=self._region.owner,
             in_place=lifetimes.passing() if is_supported() else frozenset(),
             plain=self._plain,
             landing={path: (of, lifetimes.sides[path]) for path, of in lifetimes.came_back.items()},
             next=shape.successor.entries if shape.successor not in (None, shape) else (),
             writes=frozenset(self._writes),
-            tolerance=situation.tolerance,
+            tolerance=context.tolerance,
             guards=existing,
             backwards=shape.backwards if self._region.may_pair else None,
-            paused=situation.paused,
-            attention=situation.attention,
+            paused=context.paused,
+            attention=context.attention,
             alike=entries[-ALIKE:],
         )
-        apply_budget(situation)
-        situation.store.wait()  # the capture fills placeholders, and its first replay writes results
+        apply_budget(context)
+        context.store.wait()  # the capture fills placeholders, and its first replay writes results
         captured = capture_call(request, layout, args, kwargs)
         outcome = captured.outcome
         self._faithful |= captured.faithful
@@ -211,7 +211,7 @@ class Captures:
             self._observer.note(shape, captured.trace)
             if self._region.refused is None:
                 self._adopt(shape, layout, outcome, captured.trace)
-                enforce_budget(situation)  # the pool may have grown
+                enforce_budget(context)  # the pool may have grown
             else:
                 outcome.release()
             return captured.result
@@ -266,18 +266,18 @@ class Captures:
 
     def _no_room(self, shape: Shape) -> None:
         """Nothing more is captured for this shape; a region for which no shape has room stays eager."""
-        refused = no_room(self._region.situation)
+        refused = no_room(self._region.context)
         shape.closed = True
-        shape.starved_at = budget_without_room(self._region.situation)
+        shape.starved_at = budget_without_room(self._region.context)
         if shape.decision is not None:
             shape.decision = replace(shape.decision, action="wait", why=refused.why)
-        store = self._region.situation.executables
+        store = self._region.context.executables
         if not self._region.entries or (store is not None and not store.fits(self._region.owner)):
             starve(self._region, refused, retry_above=shape.starved_at)
 
     def _no_memory(self, shape: Shape, refused: Refused) -> None:
         """A capture ran out of memory, which the next cell may find. The second time in a cell ends the region's."""
-        run = self._region.situation.run
+        run = self._region.context.run
         self._out_of_memory[run] += 1
         shape.closed, shape.starved_at = True, 0
         if shape.decision is not None:
@@ -291,7 +291,7 @@ class Captures:
         guards = next((entry.guards for entry in shape.entries if entry.guards.difference() is not None), None)
         read = next((read for read in trace.host_reads if read.ordinal >= 0), None)
         if guards is None:
-            kept = region.ledger.blocked > 0  # the results of all calls, and a replay would overwrite them
+            kept = region.replay_counts.blocked > 0  # the results of all calls, and a replay would overwrite them
             return refuse_read(read, trace.ops[read.ordinal]) if read is not None and not kept else None
         what = guards.difference() or "what the region reads"
         path, at = blamed(region.root, guards.culprits, region.at)
@@ -301,7 +301,7 @@ class Captures:
         if shape.decision is not None:
             self.decisions.append(shape.decision)
         self.durations_ms.append(entry.capture_ms)
-        if self._region.busy_ms is None and self._region.situation.backend.kind == "cuda":
+        if self._region.busy_ms is None and self._region.context.backend.kind == "cuda":
             self._region.busy_ms = entry.replay_ms
         if shape.entries and shape.entries[-1].replays >= WORTH:
             shape.captures = 0
@@ -313,13 +313,13 @@ class Captures:
             self._region.refuse(never)
             return
         self.verified.add(entry.verified)
-        if not self._region.situation.serves:
+        if not self._region.context.serves:
             entry.release()
             shape.closed = self._region.checked = True
             return
-        if self._region.situation.observing:
-            self._region.situation.captured_at_s.append(time.perf_counter())
-        entry.ledger = self._region.ledger
+        if self._region.context.observing:
+            self._region.context.captured_at_s.append(time.perf_counter())
+        entry.replay_counts = self._region.replay_counts
         if isinstance(entry.graph, StoredGraph):
             entry.graph.replayed_by = entry
             entry.graph.saving_ns = self._saving_ns(shape, entry)
@@ -332,4 +332,4 @@ class Captures:
         shape.entries.append(entry)
         shape.traces.clear()  # they were compared; of many shapes they would hold more memory than the records
         exact = any(one.needs_aliasing for one in shape.entries)
-        shape.probe = compile_probe(layout, aliasing=exact)
+        shape.input_guard = compile_input_guard(layout, aliasing=exact)

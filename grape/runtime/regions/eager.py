@@ -49,11 +49,11 @@ class EagerCalls:
         region = self._region
         self._serving.was_eager = True
         self._captures.note_addresses(layout)
-        region.situation.predictor.passed(region)
+        region.context.predictor.passed(region)
         lifetimes = region.lifetimes
         if lifetimes.enough:
             return self._watched(shape, layout, args, kwargs, may_capture)
-        lifetimes.arrive(region.calls, layout, region.situation.store.sides(region.owner))
+        lifetimes.arrive(region.calls, layout, region.context.store.sides(region.owner))
         result = self._watched(shape, layout, args, kwargs, may_capture)
         self._note_results(result, args, kwargs)
         return result
@@ -66,11 +66,11 @@ class EagerCalls:
     def _watched(self, shape: Shape, layout: Layout, args: Args, kwargs: Kwargs, may_capture: bool) -> object:
         """Run one call eagerly, in the way that tells most."""
         region = self._region
-        tally, attention = shape.tally, region.situation.attention
+        tally, attention = shape.tally, region.context.attention
         spend = attention.spend
         if self._observer.trace_now(shape, may_capture):
-            region.situation.progress(f"observing {region.name}, call {region.calls:,}")
-            with spend("record"), tally.tracing(attention, region.situation.tracer, self._observer):
+            region.context.progress(f"observing {region.name}, call {region.calls:,}")
+            with spend("record"), tally.tracing(attention, region.context.tracer, self._observer):
                 result = self._or_give_way(lambda: self._observer.trace(shape, layout, args, kwargs))
         elif self._profiles.profile_now(shape, may_capture):
             tally.watched["record"] += 1
@@ -81,7 +81,7 @@ class EagerCalls:
             with handlers_held(), spend("capture"):
                 result = self._or_give_way(lambda: self._captures.capture(shape, layout, args, kwargs))
         else:
-            timer = region.situation.backend.timer()  # what observation costs is not the person's time
+            timer = region.context.backend.timer()  # what observation costs is not the person's time
             timer.start()
             began = time.perf_counter()
             result = self.plain(shape, args, kwargs)
@@ -100,7 +100,7 @@ class EagerCalls:
     def _may_capture(self, shape: Shape) -> bool:
         """Where results carry an autograd graph, it must be known what gradients come for them, or that none do."""
         region = self._region
-        if not region.situation.apply or shape.closed:
+        if not region.context.apply or shape.closed:
             return False
         if len(shape.entries) >= MAX_ENTRIES and all(one.waiting for one in shape.entries):
             return False  # more forwards than that come before their backward
@@ -113,7 +113,7 @@ class EagerCalls:
         try:
             return call()
         except torch.OutOfMemoryError:
-            give_way(self._region.situation)
+            give_way(self._region.context)
             raise
 
     def plain(self, shape: Shape, args: Args, kwargs: Kwargs) -> object:
@@ -124,9 +124,9 @@ class EagerCalls:
     def passed(self, args: Args, kwargs: Kwargs) -> object:
         """The person's code, of a region that was refused. Calls in which Grape had work inside are not timed."""
         region = self._region
-        situation = region.situation
-        entered, start = situation.entered, time.perf_counter()
+        context = region.context
+        entered, start = context.entered, time.perf_counter()
         result = run_eagerly(region, args, kwargs, repeatable=lambda: False)
-        if situation.entered == entered and len(region.host_ms) < 256:
+        if context.entered == entered and len(region.host_ms) < 256:
             region.host_ms.append((time.perf_counter() - start) * 1e3)
         return result

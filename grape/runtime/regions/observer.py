@@ -21,7 +21,7 @@ from ..guarding.guards import GuardSet, TooLarge
 from ..guarding.mentions import blamed
 from ..guarding.parallel import refuse_parallel
 from ..guarding.structure import Layout, Unsupported, flatten, stateful
-from ..replaying.prologue import refuse_read, slice_of
+from ..replaying.value_guards import refuse_read, slice_of
 from ..training import leaves_a_graph
 from .region_state import RegionState
 from .shape import Found, Shape
@@ -101,16 +101,16 @@ class Observer:
             self._keep(shape, trace)
 
     def _keep(self, shape: Shape, trace: Trace) -> None:
-        self.traced.append(TracedCall(trace=trace, shape=shape, cell=self._region.situation.cell))
-        elsewhere = [call for call in self.traced if call.cell != self._region.situation.cell]
+        self.traced.append(TracedCall(trace=trace, shape=shape, cell=self._region.context.cell))
+        elsewhere = [call for call in self.traced if call.cell != self._region.context.cell]
         for call in elsewhere[:-TRACED]:
             self.traced.remove(call)
 
     @property
     def _known_here(self) -> bool:
         """True where a trace tells of the cell that runs."""
-        situation = self._region.situation
-        return any(call.holds_in(situation.cell, situation.run) for call in self.traced)
+        context = self._region.context
+        return any(call.holds_in(context.cell, context.run) for call in self.traced)
 
     @property
     def trains(self) -> bool:
@@ -118,10 +118,10 @@ class Observer:
         return any(trace.needs_grad for trace in self.traces)
 
     def trace(self, shape: Shape, layout: Layout, args: Args, kwargs: Kwargs) -> object:
-        backend = self._region.situation.backend
-        watch = EffectWatch(self._region.situation.tracer.positions)
+        backend = self._region.context.backend
+        watch = EffectWatch(self._region.context.tracer.positions)
         watch.calls.ends_at_imports = self._unsteady < UNSTEADY  # the next call is traced as well, and loads nothing
-        watch.calls.limit = self._region.situation.attention.left_ms * 1e6 / EVENT_NS
+        watch.calls.limit = self._region.context.attention.left_ms * 1e6 / EVENT_NS
         watch.calls.on_limit = self._stops_here
 
         def body() -> object:
@@ -142,8 +142,8 @@ class Observer:
         found = Found()
         if guards is not None:
             found = Found(tuple(leaf.grad is not None for _, leaf in guards.leaves()), guards.form())
-        limit, attention, tracer = self._limit(), self._region.situation.attention, self._region.situation.tracer
-        stand_aside = self._region.situation.stand_aside
+        limit, attention, tracer = self._limit(), self._region.context.attention, self._region.context.tracer
+        stand_aside = self._region.context.stand_aside
         before_ns = tracer.recorded_ns
 
         def on_overflow() -> None:
@@ -220,13 +220,13 @@ class Observer:
             return effect_of(watch) or guards  # what the call did, and where, says more
         if sum(op.kind not in ("view", "host", HOST_RANDOM) for op in call.trace.ops) < MIN_OPERATORS:
             on_host = sum(op.kind == "host" for op in call.trace.ops) >= MIN_OPERATORS
-            on_device = region.situation.backend.kind == "cuda"
+            on_device = region.context.backend.kind == "cuda"
             return Refused.because(Reason.ON_THE_CPU if on_host and on_device else Reason.NO_WORK, region.at)
         results, pairs = _tensors_in(after), region.may_pair
         self.leaves_graph |= pairs and call.trace.needs_grad and leaves_a_graph(results, layout.leaves)
-        prologue = judge(call, layout.leaves, results, escapes, region.situation.backend, pairs=pairs)
-        if isinstance(prologue, Refused):
-            return prologue
+        value_guards = judge(call, layout.leaves, results, escapes, region.context.backend, pairs=pairs)
+        if isinstance(value_guards, Refused):
+            return value_guards
         effect = effect_of(watch)
         if effect is not None:
             return effect
@@ -240,14 +240,14 @@ class Observer:
 
     def _stops_here(self) -> bool:
         """Have the rest of the call run unobserved, unless an operator is on its way."""
-        if self._region.situation.tracer.is_called:
+        if self._region.context.tracer.is_called:
             return False
-        self._region.situation.stand_aside()
+        self._region.context.stand_aside()
         return True
 
     def _limit(self) -> int:
         """So many operators of one call may be traced."""
-        attention = self._region.situation.attention
+        attention = self._region.context.attention
         fewest = FEWEST if attention.allowance.beside_ms >= FEWEST * attention.operator_ms else 1
         return int(min(LIMIT, max(fewest, attention.left_ms / attention.operator_ms)))
 

@@ -15,8 +15,8 @@ import torch
 from ...model import FEWEST_SAMPLES, Position, Reason, Refused, RegionEvidence
 from ...model.call import Args, Kwargs
 from ...tracing import person_runs
-from ..accounts.ledger import Ledger
 from ..accounts.memory import name_budget
+from ..accounts.replay_counts import ReplayCounts
 from ..accounts.samples import CallTimes
 from ..accounts.tally import Tally
 from ..backends.protocol import CallTimer
@@ -25,15 +25,15 @@ from ..guarding.structure import Unsupported, flatten
 from ..replaying.entry import OTHER_MODES, NoReplay
 from .call_profiles import CallProfiles
 from .captures import Captures
+from .context import RegionContext
 from .eager import EagerCalls
 from .observer import Observer
 from .region_evidence import evidence_of
 from .region_state import RegionState
 from .replays import Replays
 from .shape import Shape
-from .situation import Situation
 
-__all__ = ["Region", "Situation"]
+__all__ = ["Region", "RegionContext"]
 
 INTERLEAVE = 4
 """Once a graph replays, every so many calls one runs eagerly until there are `FEWEST_SAMPLES` times of both."""
@@ -44,20 +44,20 @@ class Region(RegionState):
 
     def __init__(
         self,
-        situation: Situation,
+        context: RegionContext,
         function: Callable[..., object],
         root: object,
         name: str,
         at: Position,
         end_line: int | None = None,
     ) -> None:
-        super().__init__(situation, function, root, name, at, end_line)
+        super().__init__(context, function, root, name, at, end_line)
         self.observer = Observer(self, self._pays)
         self.profiles = CallProfiles(self, self.observer.traced, self._pays)
         self.captures = Captures(self, self.observer, self.profiles)
         self.serving = Replays(self, self.captures, self.profiles)
         self.eager = EagerCalls(self, self.observer, self.profiles, self.captures, self.serving)
-        situation.regions.add(self)
+        context.regions.add(self)
 
     def end_run(self) -> None:
         """A cell has ended: nothing of its calls is held."""
@@ -71,9 +71,9 @@ class Region(RegionState):
         self.called_once = self.calls_in_run == 1 or (self.called_once and not self.calls_in_run)
         self._start_of_run = (self.calls, self.replays)
         self.lifetimes.begin_run()
-        budget = self.situation.memory_budget
+        budget = self.context.memory_budget
         more = self.starved_at is not None and (budget is None or budget > self.starved_at)
-        if more and not self.situation.exhausted:
+        if more and not self.context.exhausted:
             self.refused = self.starved_at = None
         elif not more:
             name_budget(self)
@@ -82,9 +82,9 @@ class Region(RegionState):
                 shape.starved_at, shape.closed = None, False
         self.wasted = 0
         self.gave_way_in_run = False
-        self.ledger = Ledger(copy_ns=self.ledger.copy_ns)
+        self.replay_counts = ReplayCounts(copy_ns=self.replay_counts.copy_ns)
         for entry in self.entries:
-            entry.ledger = self.ledger
+            entry.replay_counts = self.replay_counts
             entry.guards.begin_run()
         for shape in self.shapes.values():
             shape.after = CallTimes()  # of this cell; eager times of earlier ones go on counting
@@ -101,27 +101,27 @@ class Region(RegionState):
         """
         self.calls += 1
         self.call_began_ns = time.perf_counter_ns()
-        situation = self.situation
+        context = self.context
         if aside or self.gives_way():
             self.gave_way_in_run |= self.of_gradients is not None and torch.is_grad_enabled()
             return self.eager.passed(args, kwargs)
-        situation.entered += 1
+        context.entered += 1
         last = self._last
         timer: CallTimer | None = None
-        if situation.observing and not (last is not None and last.after.full):
-            timer = situation.backend.timer()
+        if context.observing and not (last is not None and last.after.full):
+            timer = context.backend.timer()
             timer.start()
         known = self._recognize(args, kwargs)
         if known is None:
             return self._serve_unknown(args, kwargs, timer)
         shape, leaves, containers = known
-        shape.count(self.situation.run if self.situation.observing else None)
+        shape.count(self.context.run if self.context.observing else None)
         if self._interleave(shape):
             return self._serve_eagerly(args, kwargs, shape, timer, may_capture=False)
         again = last is shape
         result = self.serving.serve(shape, leaves, containers, timer, again)
         if result is OTHER_MODES:
-            shape.uncount(observing=self.situation.observing)
+            shape.uncount(observing=self.context.observing)
             return self._serve_unknown(args, kwargs, timer)
         if type(result) is not NoReplay:
             return result
@@ -129,20 +129,20 @@ class Region(RegionState):
         return self._serve_eagerly(args, kwargs, shape, timer, may_capture=may_capture)
 
     def _recognize(self, args: Args, kwargs: Kwargs) -> tuple[Shape, list[torch.Tensor], list[object]] | None:
-        """The captured shape of this call, found by the probe of the shape that came next last time, or came last."""
+        """The captured shape of this call, found by the input guard of the shape that came next last time, or last."""
         last = self._last
-        if last is None or not self.situation.apply:
+        if last is None or not self.context.apply:
             return None
         root = (args, kwargs)
         if not self.on_its_stream():
             return None
         # The other modes are compared while the device already works; see `Entry.serve`.
-        modes = quick_modes(self.situation.backend.device)
+        modes = quick_modes(self.context.backend.device)
         for shape in (last.successor, last):
-            if shape is None or shape.probe is None or not shape.entries or shape.modes[: len(modes)] != modes:
+            if shape is None or shape.input_guard is None or not shape.entries or shape.modes[: len(modes)] != modes:
                 continue
             try:
-                found = shape.probe.check(root)
+                found = shape.input_guard.check(root)
             except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
                 continue
             if found is not None:
@@ -163,7 +163,7 @@ class Region(RegionState):
         shape = self.shapes.get((layout.key, modes))
         if shape is None:
             shape = self.shapes.note(layout, modes, self.calls - 1)
-            if self.situation.recalled and shape.shapes in self.situation.recalled:
+            if self.context.recalled and shape.shapes in self.context.recalled:
                 shape.runs = shape.recalled = 1
             changing = self.shapes.changing_value(shape, layout)
             if changing is not None:
@@ -173,27 +173,27 @@ class Region(RegionState):
         if last is not None:
             last.successor = shape
         self._last = shape
-        shape.count(self.situation.run if self.situation.observing else None)
+        shape.count(self.context.run if self.context.observing else None)
         may_capture = True
         self.unserved += not shape.entries
-        if shape.entries and self.situation.apply:
+        if shape.entries and self.context.apply:
             if self._interleave(shape):
                 may_capture = False
             else:
                 result = self.serving.serve(shape, layout.leaves, layout.containers, timer, last is shape)
                 if type(result) is not NoReplay:
-                    if shape.probe is not None:
-                        shape.probe.tensors.add(layout.leaves)
+                    if shape.input_guard is not None:
+                        shape.input_guard.tensors.add(layout.leaves)
                     return result
                 may_capture = self.serving.wants_another(result, shape, layout.leaves, last is shape)
-        if not self.situation.observing or self.situation.aside():
+        if not self.context.observing or self.context.aside():
             return self.eager.plain(shape, args, kwargs)
         return self.eager.observe(shape, layout, args, kwargs, may_capture)
 
     def _serve_eagerly(
         self, args: Args, kwargs: Kwargs, shape: Shape, timer: CallTimer | None, *, may_capture: bool
     ) -> object:
-        if not self.situation.observing or self.situation.aside():
+        if not self.context.observing or self.context.aside():
             return self.eager.plain(shape, args, kwargs)
         layout = flatten((args, kwargs), "args")
         if self.shapes.get((layout.key, self.modes())) is not shape:
@@ -204,8 +204,8 @@ class Region(RegionState):
 
     def _interleave(self, shape: Shape) -> bool:
         """Is it this call's turn to run eagerly, for the sake of the comparison?"""
-        situation = self.situation
-        if not situation.observing or situation.comparing:
+        context = self.context
+        if not context.observing or context.comparing:
             return False
         if shape.calls % INTERLEAVE or len(shape.before) >= FEWEST_SAMPLES:
             return False

@@ -18,11 +18,11 @@ __all__ = ["evidence_of"]
 
 def evidence_of(region: RegionState, observer: Observer, profiles: CallProfiles, captures: Captures) -> RegionEvidence:
     """The evidence of a region in the cell that runs. Eager times go back further, and traces that hold for it."""
-    shapes = [shape for shape in region.shapes.values() if shape.run == region.situation.run]
+    shapes = [shape for shape in region.shapes.values() if shape.run == region.context.run]
     compared = [shape for shape in shapes if shape.before.warm_ms() and len(shape.after)]
     before = CallTimes.warm(shape.before for shape in compared or shapes)
     after = CallTimes.joined(shape.after for shape in compared)
-    ledger = region.ledger
+    replay_counts = region.replay_counts
     refused = region.refused or region.unused_gradients
     if refused is None and region.gave_way_in_run and not region.replays_in_run:
         refused = region.of_gradients
@@ -67,15 +67,15 @@ def evidence_of(region: RegionState, observer: Observer, profiles: CallProfiles,
                 bytes=nbytes // times,
                 calls=times,
                 made_at=region.origins.get(path),
-                unpredicted=region.situation.predictor.why_not(region, path),
+                unpredicted=region.context.predictor.why_not(region, path),
             )
-            for path, (times, nbytes) in sorted(ledger.copies.items())
+            for path, (times, nbytes) in sorted(replay_counts.copies.items())
         ),
         scalar_changes=tuple(observer.scalar_changes),
         decisions=(*captures.decisions, *waiting[-1:]),
-        copied_bytes_per_call=ledger.copied_bytes // max(1, region.replays_in_run),
-        alias_hits=ledger.alias_hits,
-        alias_misses=ledger.alias_misses,
+        copied_bytes_per_call=replay_counts.copied_bytes // max(1, region.replays_in_run),
+        alias_hits=replay_counts.alias_hits,
+        alias_misses=replay_counts.alias_misses,
         graph_bytes=sum(entry.nbytes for entry in region.entries),
-        graph_memory=account(region.situation, region),
+        graph_memory=account(region.context, region),
     )

@@ -10,15 +10,15 @@ from dataclasses import replace
 import torch
 
 from ...model import Position, Refused
-from ..accounts.ledger import Ledger
+from ..accounts.replay_counts import ReplayCounts
 from ..buffers.lifetimes import Lifetimes
 from ..guarding.environment import environment
 from ..replaying.entry import Entry
 from ..training import need_gradients
 from ..training.pair_entry import PairEntry
+from .context import RegionContext
 from .shape import Shape
 from .shapes import Shapes
-from .situation import Situation
 
 __all__ = ["RegionState"]
 
@@ -28,14 +28,14 @@ class RegionState:
 
     def __init__(
         self,
-        situation: Situation,
+        context: RegionContext,
         function: Callable[..., object],
         root: object,
         name: str,
         at: Position,
         end_line: int | None = None,
     ) -> None:
-        self.situation = situation
+        self.context = context
         self.function = function
         # A module is the person's, and its graphs die with it; a function that was taken over is held here.
         self._root = weakref.ref(root) if isinstance(root, torch.nn.Module) else None
@@ -43,7 +43,7 @@ class RegionState:
         self.name = name
         self.at = at
         self.end_line = end_line
-        self.called_in = situation.run
+        self.called_in = context.run
         """The run in which `at` is: of a module, where it is called first."""
         self.loop_line: int | None = None
         """Where it is a part of a loop's body: the line of the loop."""
@@ -76,7 +76,7 @@ class RegionState:
         self._settled_calls = 0
         self.owner = object()
         """Stands for this region among the owners of slots."""
-        self.ledger = Ledger()
+        self.replay_counts = ReplayCounts()
         self.lifetimes = Lifetimes()
         self.origins: dict[str, Position] = {}
         """Where arguments that had to be copied were made, by path."""
@@ -94,8 +94,8 @@ class RegionState:
     @property
     def may_pair(self) -> bool:
         """True where a pair of graphs may serve calls whose results carry an autograd graph: those of a module."""
-        situation = self.situation
-        return situation.pairs and self.root_is_module and situation.apply
+        context = self.context
+        return context.pairs and self.root_is_module and context.apply
 
     @property
     def paired(self) -> bool:
@@ -105,7 +105,7 @@ class RegionState:
     @property
     def unused_gradients(self) -> Refused | None:
         """Its results carried autograd graphs that nobody has gone through: what no call is captured for."""
-        current = [shape for shape in self.shapes.values() if shape.run == self.situation.run]
+        current = [shape for shape in self.shapes.values() if shape.run == self.context.run]
         served = any(shape.entries or shape.backwards.known for shape in current)
         if served or not any(shape.backwards.unused for shape in current):
             return None
@@ -115,7 +115,7 @@ class RegionState:
         """The first call of the run that goes on comes from here: what is told of the region names this place."""
         if self.refused is not None and self.refused.at == self.at:
             self.refused = replace(self.refused, at=at)
-        self.called_in, self.at = self.situation.run, at
+        self.called_in, self.at = self.context.run, at
 
     @property
     def is_idle(self) -> bool:
@@ -139,13 +139,13 @@ class RegionState:
         if refused is None and self.of_gradients is None:
             return False
         with_gradients = torch.is_grad_enabled()
-        tried = self.situation.observing and not with_gradients
+        tried = self.context.observing and not with_gradients
         if tried and refused is not None and refused.recording:
             self.refused, self.of_gradients = None, refused
         return self.refused is not None or with_gradients
 
     def modes(self) -> tuple[object, ...]:
-        return environment(self.situation.backend.device, int(self.situation.tracer.on_stack))
+        return environment(self.context.backend.device, int(self.context.tracer.on_stack))
 
     @property
     def expected(self) -> Sequence[Entry]:
@@ -157,7 +157,7 @@ class RegionState:
     @property
     def copy_ns(self) -> float:
         """Nanoseconds that it costs the host to copy one argument into its placeholder."""
-        return self.ledger.copy_ns
+        return self.replay_counts.copy_ns
 
     @property
     def device_bound(self) -> bool:
@@ -172,20 +172,20 @@ class RegionState:
     @property
     def is_traced(self) -> bool:
         """True where the tracer is among the modes of this thread, awake or not."""
-        return self.situation.tracer.on_stack
+        return self.context.tracer.on_stack
 
     @property
     def beside_streams(self) -> bool:
         """True where other streams use results of graphs."""
-        return bool(self.situation.store.side_streams)
+        return bool(self.context.store.side_streams)
 
     def on_its_stream(self) -> bool:
         """True where work that is enqueued now is ordered with the region's replays."""
-        situation = self.situation
-        if situation.stream is None:
+        context = self.context
+        if context.stream is None:
             return True
-        index = situation.backend.device.index or 0
-        return torch._C._cuda_getCurrentRawStream(index) == situation.stream
+        index = context.backend.device.index or 0
+        return torch._C._cuda_getCurrentRawStream(index) == context.stream
 
     def refuse(self, refused: Refused) -> None:
         """Leave the region eager from now on, and let callables inside it become regions."""
@@ -194,7 +194,7 @@ class RegionState:
         if refused.recording and self.root_is_module:
             return  # nor would modules inside it, whose results lead to the same backward
         if refused.reason.opens:
-            self.situation.open_floor()
+            self.context.open_floor()
 
     def release(self) -> None:
         """Give back every graph; the next calls run eagerly."""
@@ -203,8 +203,8 @@ class RegionState:
                 entry.release()
             shape.entries.clear()
             shape.captures, shape.closed = 0, False
-        self.situation.store.drop(self.owner)
-        self.situation.predictor.settle()
+        self.context.store.drop(self.owner)
+        self.context.predictor.settle()
 
     def forget_shape(self, shape: Shape) -> None:
         """It is none of `shapes` any more: no other one leads to it."""

@@ -54,11 +54,11 @@ class Replays:
         ranked = [(entry.astray(leaves), entry) for entry in shape.entries]
         if len(ranked) > 1:
             ranked.sort(key=lambda pair: len(pair[0]))
-        if region.situation.store.side_streams:
-            region.situation.store.wait()
+        if region.context.store.side_streams:
+            region.context.store.wait()
         for _, entry in ranked:
             self._captures.unbound.update(entry.moved(leaves))
-        astray, predictor = ranked[0][0], region.situation.predictor
+        astray, predictor = ranked[0][0], region.context.predictor
         if predictor.waits_for(region):
             self._rounds += predictor.learned(region, leaves, ranked[0][1], astray)
             predictor.arrived(region, leaves)
@@ -84,17 +84,17 @@ class Replays:
                     self._after_copies(shape, leaves, astray, again)
                 return served
         if outcome is BLOCKED:
-            region.ledger.blocked += 1
+            region.replay_counts.blocked += 1
         return outcome
 
     def _after_copies(self, shape: Shape, leaves: Sequence[torch.Tensor], astray: Sequence[int], again: bool) -> None:
         """Arguments were copied: see to it that they need not be."""
         region = self._region
         shape.strays += again and shape.strays < STRAYS
-        if self._rounds >= ROUNDS or not region.situation.observing or region.replays < 2:
+        if self._rounds >= ROUNDS or not region.context.observing or region.replays < 2:
             return
         if any(leaves[i].nbytes >= MIN_BYTES for i in astray):
-            region.situation.predictor.learn(region)
+            region.context.predictor.learn(region)
 
     def wants_another(self, outcome: object, shape: Shape, leaves: Sequence[torch.Tensor], again: bool) -> bool:
         """No graph of the shape could serve the call, for `outcome`: whether another one would serve later calls.
@@ -116,7 +116,7 @@ class Replays:
 
     def _in_slots(self, leaves: Sequence[torch.Tensor], indices: Sequence[int]) -> bool:
         """True where one of these arguments is a result that lies where an earlier replay put it."""
-        occupants = self._region.situation.store.occupants()
+        occupants = self._region.context.store.occupants()
         return any(leaves[i].untyped_storage()._cdata in occupants for i in indices)
 
     def _serve(
@@ -128,10 +128,10 @@ class Replays:
         timer: CallTimer | None,
         astray: Sequence[int],
     ) -> object:
-        region, situation = self._region, self._region.situation
+        region, context = self._region, self._region.context
         profile = self._profiles.profile_replay_now(shape)
-        attention = situation.attention
-        if situation.observing:
+        attention = context.attention
+        if context.observing:
             attention.begin(None)  # a replay is no more Grape's own time than the call is that it stands for
         began = time.perf_counter_ns()
         try:
@@ -149,7 +149,7 @@ class Replays:
             outcome = MISMATCH
         finally:
             took = time.perf_counter_ns() - began
-            if situation.observing:
+            if context.observing:
                 attention.end()
         if type(outcome) is NoReplay:
             attention.book("observe", took)
@@ -160,7 +160,7 @@ class Replays:
         if timer is not None and not profile and not shape.after.full:
             timer.stop()
             shape.after.add(timer)
-        if situation.observing and entry.replays in WEIGHED_AT and situation.backend.kind == "cuda":
+        if context.observing and entry.replays in WEIGHED_AT and context.backend.kind == "cuda":
             self._weigh(shape, entry, leave=2)
         return outcome
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ...model import Decision, Trace
 from ..accounts.samples import CallTimes
 from ..accounts.tally import Tally
-from ..guarding.probe import Probe
+from ..guarding.input_guard import InputGuard
 from ..replaying.entry import Entry
 from ..training import Backwards
 
@@ -37,7 +37,7 @@ class Shape:
     sizes: tuple[tuple[int, ...], ...]
     order: int
     modes: tuple[object, ...]
-    probe: Probe | None = None
+    input_guard: InputGuard | None = None
     successor: Shape | None = None
     calls: int = 0
     seen: int = 0

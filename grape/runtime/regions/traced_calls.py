@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ...model import Position, Trace
+from .context import CellName
 from .region_state import RegionState
 from .shape import Shape
-from .situation import CellName
 
 __all__ = ["TracedCall", "traces_of_cell"]
 
@@ -31,8 +31,8 @@ class TracedCall:
 
 def traces_of_cell(region: RegionState, traced: Iterable[TracedCall]) -> tuple[Trace, ...]:
     """The traces that tell of the cell that runs, with the lines of this cell."""
-    situation = region.situation
-    cell, run = situation.cell, situation.run
+    context = region.context
+    cell, run = context.cell, context.run
     return tuple(_placed(one, region, cell) for one in traced if one.holds_in(cell, run))
 
 

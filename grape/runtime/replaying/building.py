@@ -1,7 +1,7 @@
-"""A compiled recipe: straight-line code that builds one result.
+"""A compiled output_spec: straight-line code that builds one result.
 
-Interpreting a recipe costs about half a microsecond for each tensor and container. A builder is a Python function
-generated for one recipe, as the probe is for one layout.
+Interpreting an output spec costs about half a microsecond for each tensor and container. A builder is a Python function
+generated for one output spec, as the input guard is for one layout.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from sys import getrefcount
 
 import torch
 
-from ..accounts.ledger import Ledger
+from ..accounts.replay_counts import ReplayCounts
 from ..backends.executables import NoExecutable
 from ..backends.protocol import Backend, Graph, MemoryMoved
 from ..buffers.placeholders import Placeholders, distinct, whole
@@ -19,9 +19,9 @@ from ..guarding.guards import GuardSet
 from ..predication.arms import Arms
 from ..training import GradientPlan
 from .host_draws import HostDraws
+from .output_spec import OutputSpec
 from .outputs import Outputs
-from .prologue import Prologue
-from .recipe import Recipe
+from .value_guards import ValueGuards
 from .versions import Growth, set_versions
 
 __all__ = ["BLOCKED", "MISMATCH", "NO_EXECUTABLE", "OTHER_MODES", "Entry", "NoReplay", "identities"]
@@ -46,7 +46,7 @@ NO_EXECUTABLE = NoReplay()
 
 @dataclass(slots=True)
 class Entry:
-    """A graph with its guards (`guards`, `prologue`), its inputs (`placeholders`, `hidden`) and its outputs.
+    """A graph with its guards (`guards`, `value_guards`), its inputs (`placeholders`, `hidden`) and its outputs.
 
     `written` are indices of argument leaves that the region writes in place, `changed` the tensors from outside that it
     writes, `growth` what that does to version counters. `effectful` is set where a replay changes anything but its own
@@ -56,12 +56,12 @@ class Entry:
     backend: Backend
     graph: Graph
     guards: GuardSet
-    prologue: Prologue
+    value_guards: ValueGuards
     placeholders: Placeholders
     hidden: Sequence[torch.Tensor]
     outputs: Outputs
     draws: HostDraws
-    recipe: Recipe
+    output_spec: OutputSpec
     externals: Mapping[int, torch.Tensor]
     written: tuple[int, ...]
     changed: Sequence[torch.Tensor]
@@ -77,7 +77,7 @@ class Entry:
     replays: int = 0
     settled_replays: int = 0
     """Replays until the last cell ended."""
-    ledger: Ledger = field(default_factory=Ledger)
+    replay_counts: ReplayCounts = field(default_factory=ReplayCounts)
     reached: tuple[int, ...] = ()
     """The arguments whose state and code are guarded with the region's own; see `identities`."""
     keep: tuple[object, ...] = ()
@@ -153,7 +153,7 @@ class Entry:
 
     def repeatable(self) -> bool:
         """True where a call of this shape goes the way that was captured, and that changes nothing but its results."""
-        if self.effectful or self.recipe.changes or self.prologue.expected:
+        if self.effectful or self.output_spec.changes or self.value_guards.expected:
             return False
         return self.modes_now() == self.modes and self.guards.holds()
 
@@ -164,8 +164,8 @@ class Entry:
 
     @property
     def needs_aliasing(self) -> bool:
-        """True if it matters which arguments share memory: the region writes some, or the prologue looks through it."""
-        return bool(self.written or self.prologue.steps)
+        """True if it matters which arguments share memory: the region writes some, or value guards look through it."""
+        return bool(self.written or self.value_guards.steps)
 
     def index_of(self, path: str) -> int | None:
         """The number of the argument at `path`."""
@@ -219,9 +219,9 @@ class Entry:
         elif not self.guards.in_memory():
             return MISMATCH
         arrived: Sequence[torch.Tensor] = ()
-        if self.prologue.steps:
-            outcome = self.prologue.run(leaves, self.externals)
-            if outcome is None or not _same(outcome.values, self.prologue.expected):
+        if self.value_guards.steps:
+            outcome = self.value_guards.run(leaves, self.externals)
+            if outcome is None or not _same(outcome.values, self.value_guards.expected):
                 return MISMATCH
             arrived = outcome.tensors
         self.gradients.bring_home(self.backend)
@@ -259,7 +259,7 @@ class Entry:
 
     def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[object]) -> object:
         """The result of the call, from what the last replay left; changed containers are changed on the way."""
-        return self.recipe.serve(leaves, containers, self.outputs.hand_out())
+        return self.output_spec.serve(leaves, containers, self.outputs.hand_out())
 
     def _undo(self) -> Callable[[], None]:
         """Takes back what the next replay does, but for its outputs."""
@@ -315,10 +315,10 @@ class Entry:
             else:
                 targets.append(flat)
                 sources.append(leaf.as_strided(flat.shape, flat.stride(), leaf.storage_offset()))
-            self.ledger.copied(self.paths[index], leaf.nbytes)
+            self.replay_counts.copied(self.paths[index], leaf.nbytes)
         start = time.perf_counter_ns()
         self.backend.copy(targets, sources)
-        self.ledger.copy_ns = (time.perf_counter_ns() - start) / len(targets)
+        self.replay_counts.copy_ns = (time.perf_counter_ns() - start) / len(targets)
 
     def _copy_back(self, leaves: Sequence[torch.Tensor]) -> None:
         changed = [i for i in self.written if leaves[i].data_ptr() != self.placeholders.addresses[i]]

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from ...model import HOST_RANDOM, OpRecord, Reason, Refused, TensorView
 from ...model.call import Args
 from ...tracing import RecordedCall
-from .prologue import thaw
+from .value_guards import thaw
 
 __all__ = ["Draw", "HostDraws", "host_draws"]
 

@@ -20,7 +20,7 @@ _MOST = 40
 _KNOWN = 4096
 
 _known: dict[int, tuple[weakref.ref[CodeType], bool]] = {}
-"""By identity, since code hashes by all that it holds; weakly, since a hoisted loop's holds the names of its cell."""
+"""By identity, since code hashes by all that it holds; weakly, since an outlined loop's holds the names of its cell."""
 
 
 def will_differentiate_again() -> bool:

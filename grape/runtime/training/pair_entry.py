@@ -60,7 +60,7 @@ class PairEntry(Entry):
 
     def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[object]) -> object:
         made = self.pair.attach(leaves, self.outputs.hand_out(), self.state)
-        return self.recipe.serve(leaves, containers, made)
+        return self.output_spec.serve(leaves, containers, made)
 
     def release(self) -> None:
         """A backward that is still to come finds its graphs."""

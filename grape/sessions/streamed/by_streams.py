@@ -29,4 +29,4 @@ def settings_for(memory_budget: int | None) -> Settings:
 
 def hindrance(owner: Engine) -> str | None:
     """Why streams serve nothing in this process now; None where nothing speaks against them."""
-    return None if owner.situation.serves else NO_GPU
+    return None if owner.context.serves else NO_GPU

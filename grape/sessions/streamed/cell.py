@@ -45,7 +45,7 @@ class StreamedSession:
     None where the person asked for them, or where they serve it before regions have looked (`leads`).
     """
 
-    hoists = False
+    outlines = False
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class StreamedSession:
         self._engine = owner
         count_children()
         ahead_ms = self.cell.ahead_ms + made_ms
-        self._clock = CellClock(owner.situation.attention, ahead_ms=ahead_ms, since=self.cell.since)
-        owner.situation.attention.begin_run(Allowance())
+        self._clock = CellClock(owner.context.attention, ahead_ms=ahead_ms, since=self.cell.since)
+        owner.context.attention.begin_run(Allowance())
         owner.session = self
         hold_off(self)
         try:
@@ -155,7 +155,7 @@ class StreamedSession:
             raise UsageError("this session is not open")
         failure = error if error is not None else self._late
         try:
-            with without_warnings(), owner.situation.attention.spend("report"):
+            with without_warnings(), owner.context.attention.spend("report"):
                 report = self._report(owner, failure)
                 self.report = owner.report = beside_ranks(report, self.cell.source, self._met, self._shown)
         finally:
@@ -189,7 +189,7 @@ class StreamedSession:
                 shared.release(CELLS)
         done = time.perf_counter()
         with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
-            owner.situation.backend.synchronize()
+            owner.context.backend.synchronize()
         self._drained_ms = (time.perf_counter() - done) * 1e3
         self._met = arrivals_of(stream)
         if self._look is not None:
@@ -212,7 +212,7 @@ class StreamedSession:
             file=self.cell.name,
             source=self.cell.source,
             device=owner.device,
-            backend=owner.situation.backend.kind,
+            backend=owner.context.backend.kind,
             engine="streams",
             wall_ms=self._wall_ms,
             streams=(found,) if found is not None else (),
@@ -303,7 +303,7 @@ class StreamedSession:
             if past.outbid and not self._is_building:
                 past = without_streams(past, refused, again=True)
         elif error is None and found is not None and found.operators:
-            plain_ms = cell_time.plain_ms if not owner.situation.unhurried else None
+            plain_ms = cell_time.plain_ms if not owner.context.unhurried else None
             past = after_streamed_run(
                 past,
                 operators=found.operators,

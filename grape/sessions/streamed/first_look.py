@@ -40,11 +40,11 @@ class FirstLook:
     def __init__(self, owner: Engine, cell: Cell) -> None:
         from ...profiling import LineMemory, LoaderWatch, allocated_by
 
-        read = allocated_by(owner.situation.backend.device)
+        read = allocated_by(owner.context.backend.device)
         memory = LineMemory(read, _captured) if read is not None else None
         self._owner = owner
         self._lines = CellLines(cell.filename, memory, _capture_ns)
-        self._loaders = LoaderWatch(owner.situation.backend.timer, owner.situation.tracer.positions, _capture_ns)
+        self._loaders = LoaderWatch(owner.context.backend.timer, owner.context.tracer.positions, _capture_ns)
         self._loaders.join()
 
     def statement(self, code: CodeType | None) -> None:
@@ -60,7 +60,7 @@ class FirstLook:
         """The cell is over. What this took is booked as observing."""
         self._lines.stop()
         self._loaders.leave()
-        self._owner.situation.attention.book("observe", self._lines.own_ns)
+        self._owner.context.attention.book("observe", self._lines.own_ns)
 
     def waits(self, shown: Callable[[str], str]) -> tuple[LoaderWait, ...]:
         waits = self._loaders.waits()

@@ -47,10 +47,10 @@ def leads(owner: Engine, options: Options) -> bool:
 
     if options.profile or options.rewrite or engine_named(options.engine) != "auto":
         return False
-    situation = owner.situation
+    context = owner.context
     if hindrance(owner) is not None:
         return False
-    if (situation.unhurried or situation.backend.kind != "cuda") and not (process_group() or started_as_rank()):
+    if (context.unhurried or context.backend.kind != "cuda") and not (process_group() or started_as_rank()):
         return False
     return shared.prepare() is None
 

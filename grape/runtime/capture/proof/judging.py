@@ -14,7 +14,7 @@ from ...replaying.host_draws import host_draws
 from ...replaying.looks import first_difference, forms_of
 from ...replaying.node_numbers import is_supported
 from ...replaying.outputs import Outputs
-from ...replaying.prologue import Prologue, build_prologue
+from ...replaying.value_guards import ValueGuards, build_value_guards
 from ...state.operators import has_hidden_kernel
 from ...training import graph_that_leaves, leaves_a_graph, no_pair
 from ..request import EagerRun
@@ -37,8 +37,8 @@ def judge(
     backend: Backend,
     *,
     pairs: bool = False,
-) -> Prologue | Refused:
-    """Can a call with this trace and these tensors in its result be captured? Its prologue, or why not.
+) -> ValueGuards | Refused:
+    """Can a call with this trace and these tensors in its result be captured? Its value guards, or why not.
 
     `pairs`: its results may carry an autograd graph, for a pair of graphs can serve it.
     """
@@ -64,10 +64,10 @@ def judge(
     )
     if refused is None and isinstance(draws := host_draws(call), Refused):
         refused = draws
-    prologue = refused or build_prologue(call, leaves)
-    if isinstance(prologue, Refused):
-        return prologue
-    return _writes_on_the_host(trace) or prologue
+    value_guards = refused or build_value_guards(call, leaves)
+    if isinstance(value_guards, Refused):
+        return value_guards
+    return _writes_on_the_host(trace) or value_guards
 
 
 def _collective(trace: Trace) -> Refused | None:
@@ -142,7 +142,7 @@ def _on_other_devices(trace: Trace, backend: Backend) -> Refused | None:
 
 def outputs_of(backend: Backend, eager: EagerRun, run: CapturedRun, slots: Mapping[int, Slot]) -> Outputs:
     """The outputs of a replay, in the forms of the eager run. Raises `Stop` where it cannot."""
-    looks = [look for look, origin in zip(eager.looks, run.recipe.origin, strict=True) if origin is None]
+    looks = [look for look, origin in zip(eager.looks, run.output_spec.origin, strict=True) if origin is None]
     outputs = Outputs(backend, run.made, slots, forms_of(looks))
     if outputs.refused is not None:
         raise Stop(Refused.because(Reason.RESULT_FORM, what=outputs.refused))
@@ -151,7 +151,7 @@ def outputs_of(backend: Backend, eager: EagerRun, run: CapturedRun, slots: Mappi
 
 def check_looks(eager: EagerRun, replayed: Sequence[torch.Tensor], run: CapturedRun) -> None:
     """Raise `Stop` where Python sees something else of a replay's results than of the eager run's."""
-    made = {index: None for index, origin in enumerate(run.recipe.origin) if origin is None}
+    made = {index: None for index, origin in enumerate(run.output_spec.origin) if origin is None}
     found = first_difference(eager.looks, replayed, made)
     if found is not None:
         where, what = eager.after.paths[found[0]], found[1]

@@ -21,7 +21,7 @@ from ...guarding.structure import Layout, flatten
 from ...predication import Arms, NodeLowering, Surveyed
 from ...replaying.building import rebuild
 from ...replaying.host_draws import HostDraws
-from ...replaying.recipe import Recipe, write_recipe
+from ...replaying.output_spec import OutputSpec, write_output_spec
 from ...training import GradientCapture
 from ..lowered import check_ties, refuse_flags
 from ..request import EagerRun, Request
@@ -38,7 +38,7 @@ class CapturedRun:
     """A graph, and what the run that it was captured from left."""
 
     graph: Graph
-    recipe: Recipe
+    output_spec: OutputSpec
     made: Sequence[torch.Tensor]
     """The tensors of the result that the graph makes."""
     left: Sequence[torch.Tensor]
@@ -53,7 +53,9 @@ class CapturedRun:
 
 @dataclass(kw_only=True)
 class InStep:
-    """Captures one call whose eager run is over. `hidden` are placeholders of what the prologue brings, by ordinal."""
+    """Captures one call whose eager run is over. `hidden` are placeholders of what the value guards bring, by
+    ordinal.
+    """
 
     request: Request
     layout: Layout
@@ -89,17 +91,17 @@ class InStep:
             leaving = flatten((result, args, kwargs), "result")
             if lowering is not None:
                 check_ties(lowering, leaving, given, self.guards)
-            recipe = self._write_recipe(entering, leaving, recorder)
+            output_spec = self._write_output_spec(entering, leaving, recorder)
         except Diverged as diverged:
             graph.release()
             raise Stop(divergence(diverged)) from None
         except BaseException:
             graph.release()
             raise
-        made = [index for index, origin in enumerate(recipe.origin) if origin is None]
+        made = [index for index, origin in enumerate(output_spec.origin) if origin is None]
         return CapturedRun(
             graph=graph,
-            recipe=recipe,
+            output_spec=output_spec,
             made=[leaving.leaves[index] for index in made],
             left=leaving.leaves,
             redirected=redirected,
@@ -160,14 +162,14 @@ class InStep:
     def _restore_gradients(self) -> None:
         self.gradients.restore()
 
-    def _write_recipe(self, entering: Layout, leaving: Layout, recorder: Recorder) -> Recipe:
+    def _write_output_spec(self, entering: Layout, leaving: Layout, recorder: Recorder) -> OutputSpec:
         compare_structure(leaving, self.eager.after)
         given = self.placeholders.tensors
         born = {recorder.storage(number) for number in recorder.born}
         consumed = self._end_graphs(leaving, born)
         mode = torch.is_inference_mode_enabled()
         made_under = {i: leaf.is_inference() for i, leaf in enumerate(self.eager.after.leaves)}
-        return write_recipe(
+        return write_output_spec(
             leaving,
             entering,
             dict(enumerate(entering.containers)),

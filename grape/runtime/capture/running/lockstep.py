@@ -1,7 +1,7 @@
 """Runs the person's code a second time, for the capture, in step with the eager trace.
 
 Every operator must be the one that the eager run dispatched, with the same scalars and views; the first difference
-ends the capture (GR402 if only the capture differs). Values that the host reads are answered with what the prologue
+ends the capture (GR402 if only the capture differs). Values that the host reads are answered with what the value guards
 found, and data that would come from the host is taken from the device copy made by the eager run.
 """
 

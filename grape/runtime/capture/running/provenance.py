@@ -12,7 +12,7 @@ from ...buffers.strided import strided
 from ...guarding.guards import GuardSet
 from ...guarding.structure import Layout
 from ...replaying.looks import kinship
-from ...replaying.recipe import ArgumentView, Origin, Outside
+from ...replaying.output_spec import ArgumentView, Origin, Outside
 from ..stop import Stop
 
 __all__ = ["classifier", "compare_structure", "found_outside"]
@@ -45,7 +45,7 @@ def found_outside(leaving: Layout, eager: Layout, guards: GuardSet) -> dict[int,
 def classifier(
     given: Sequence[torch.Tensor], born: Collection[int], guards: GuardSet, device: torch.device
 ) -> Callable[[torch.Tensor], Origin]:
-    """Tells where a tensor of the result comes from; see `Recipe.origin`.
+    """Tells where a tensor of the result comes from; see `OutputSpec.origin`.
 
     `given` are the tensors that the captured run was called with, `born` the storages that it made.
     """

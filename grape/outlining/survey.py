@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..rewrite.hoisting import is_work
+from ..rewrite.outlining import is_work
 from ..runtime.guarding.structure import Unsupported, flatten
 from ..tracing import is_own_code
 

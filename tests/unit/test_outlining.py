@@ -18,11 +18,11 @@ import pytest
 import torch
 import torch._dynamo  # imported by the first dispatch mode in some versions; it wraps functions of torch for good
 
-from grape.hoisting.loop import Loop, _Left
-from grape.hoisting.run import Run
 from grape.options import Options
+from grape.outlining.loop import Loop, _Left
+from grape.outlining.run import Run
 from grape.render import Report
-from grape.rewrite.hoisting import RunSource
+from grape.rewrite.outlining import RunSource
 from grape.runtime import Region
 from grape.sessions import Cell, Session, close_engine, engine
 
@@ -71,7 +71,7 @@ class Shell:
                 code = compile(tree, file, "exec")
                 if grape:
                     session.statement_boundary()
-                    code = engine().hoister.compile(tree, file, "exec", 0, self.space) or code
+                    code = engine().outliner.compile(tree, file, "exec", 0, self.space) or code
                 exec(code, self.space)
         except BaseException:
             session.abandon()
@@ -87,7 +87,7 @@ def shell() -> Iterator[Shell]:
 
 
 def regions() -> list[Region]:
-    return engine().interceptor.hoisted
+    return engine().interceptor.outlined
 
 
 def told() -> list[tuple[str, int, int | None, str | None, bool]]:
@@ -96,7 +96,7 @@ def told() -> list[tuple[str, int, int | None, str | None, bool]]:
 
 
 def loops() -> list[Loop]:
-    return list(engine().hoister._loops.values())
+    return list(engine().outliner._loops.values())
 
 
 BODY = "    h = torch.tanh(x @ w + h)\n    x = net(h) * 0.5 + x\n"
@@ -460,7 +460,7 @@ def test_reset_forgets_loops(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", ["grape.hoisting.run.divide", "grape.hoisting.run.Run._learn", "grape.hoisting.parts.pure_code"]
+    "broken", ["grape.outlining.run.divide", "grape.outlining.run.Run._learn", "grape.outlining.parts.pure_code"]
 )
 def test_own_failure_never_breaks_the_loop(shell: Shell, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Shell()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Ledger"]
+__all__ = ["ReplayCounts"]
 
 
 @dataclass(slots=True)
-class Ledger:
+class ReplayCounts:
     """Counts of one cell. `copies` maps an argument's path to [times, bytes]."""
 
     copies: dict[str, list[int]] = field(default_factory=dict)

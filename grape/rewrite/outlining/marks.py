@@ -7,7 +7,7 @@ from typing import Any
 
 LOOP = "loop"
 RUN = "run"
-_TOKEN = "\0grape hoisting"
+_TOKEN = "\0grape outlining"
 
 
 def mark_of(constant: object) -> tuple[str, int] | None:

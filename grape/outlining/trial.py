@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from ..runtime.regions.situation import Situation
+    from ..runtime.regions.context import RegionContext
     from .run import Run
 
 BLOCK = 6
@@ -33,10 +33,10 @@ class Trial:
     `sees_end`: `pause` is called however the loop is left. Else callables inside it go on being looked at.
     """
 
-    def __init__(self, runs: list[Run], situation: Situation, *, sees_end: bool) -> None:
+    def __init__(self, runs: list[Run], context: RegionContext, *, sees_end: bool) -> None:
         self._runs = [run for run in runs if run.live]
-        self._situation = situation
-        self._floor = runs[0].hoister.interceptor.floor
+        self._context = context
+        self._floor = runs[0].outliner.interceptor.floor
         self._sees_end = sees_end
         self._closed = False
         self._times: tuple[list[float], list[float]] = ([], [])
@@ -53,22 +53,22 @@ class Trial:
         regions = [part.region for run in runs for part in run.regions if run.live and part.region is not None]
         if not any(region.replays_in_run >= REPLAYS for region in regions):
             return None
-        situation, floor = regions[0].situation, runs[0].hoister.interceptor.floor
-        if not situation.observing or not floor.free or situation.backend.kind not in BACKENDS:
+        context, floor = regions[0].context, runs[0].outliner.interceptor.floor
+        if not context.observing or not floor.free or context.backend.kind not in BACKENDS:
             return None
-        return cls(runs, situation, sees_end=sees_end)
+        return cls(runs, context, sees_end=sees_end)
 
     def turn(self) -> None:
         """An iteration begins."""
         if self._is_disturbed():
             self._left = -1
-            self._situation.comparing = False  # who has the floor goes on recording when he gives it back
+            self._context.comparing = False  # who has the floor goes on recording when he gives it back
             self._switch(written=False)
             return
         self._left -= 1
         if self._left > 0:
             return
-        self._situation.backend.synchronize()
+        self._context.backend.synchronize()
         now = time.perf_counter()
         if self._left == 0 and (self._written or self._unserved == self._misses()):
             self._times[self._written].append((now - self._began) / BLOCK)
@@ -87,16 +87,16 @@ class Trial:
         """Captures so far, and calls of the tried regions that no graph could serve: those of others are the same in
         both kinds of blocks."""
         regions = [part.region for run in self._runs for part in run.regions]
-        return self._situation.captures + sum(region.unserved for region in regions if region is not None)
+        return self._context.captures + sum(region.unserved for region in regions if region is not None)
 
     def _is_disturbed(self) -> bool:
         """True if the loop runs in a region's call now, in a capture of the person's or in a cell that nobody observes:
         nobody may wait for the device there.
         """
-        situation = self._situation
+        context = self._context
         held = not self._floor.free and not self._closed
-        captured = situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing()
-        return held or captured or not situation.observing
+        captured = context.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing()
+        return held or captured or not context.observing
 
     def pause(self) -> None:
         """The loop is left: a block that is not complete does not count."""
@@ -105,7 +105,7 @@ class Trial:
             self._resume(written=False)
 
     def _resume(self, *, written: bool) -> None:
-        self._situation.comparing = comparing = not self.over and self._left >= 0
+        self._context.comparing = comparing = not self.over and self._left >= 0
         self._floor.hush(comparing)
         self._switch(written=written)
 

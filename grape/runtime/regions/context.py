@@ -17,7 +17,7 @@ from ..buffers.slots import SlotStore
 from ..compression import ExecutableStore
 from ..replaying.entry import Entry
 
-__all__ = ["CellName", "KnownRegion", "Situation"]
+__all__ = ["CellName", "KnownRegion", "RegionContext"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class KnownRegion(Protocol):
     starved_at: int | None
     starved_beside: int
     owner: object
-    situation: Situation
+    context: RegionContext
     function: Callable[..., object]
 
     @property
@@ -48,7 +48,7 @@ class KnownRegion(Protocol):
 
 
 @dataclass(slots=True)
-class Situation:
+class RegionContext:
     """Everything that the regions of one process share. `observing` is set while a cell runs under Grape.
 
     `run` numbers the cells; `open_floor` is called when the region being traced turns out not to be capturable, so

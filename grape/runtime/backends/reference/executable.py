@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .graph import Attachment, Constant, LaunchQueue, Program, every_step
 from .nodes import Node, assemble, fingerprint, fits, flat, read, structure_of, write
 
-__all__ = ["PreparedNodes", "TapeExecutable", "TapeGraph"]
+__all__ = ["PreparedNodes", "ReferenceExecutable", "ReferenceGraph"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,7 +20,7 @@ class PreparedNodes:
     nbytes: int
 
 
-class TapeExecutable:
+class ReferenceExecutable:
     """Implements `Executable`. An update replaces the program, so launches that wait keep theirs."""
 
     def __init__(self, program: Program, queue: LaunchQueue, nbytes: int, released: Callable[[int], None]) -> None:
@@ -42,7 +42,7 @@ class TapeExecutable:
 
     def update_from(self, graph: object) -> bool:
         self._require_alive()
-        assert isinstance(graph, TapeGraph)
+        assert isinstance(graph, ReferenceGraph)
         if structure_of(graph.program.steps) != self._structure:
             return False
         self._nodes = [write(parameters) for parameters in graph.parameters()]
@@ -77,7 +77,7 @@ class TapeExecutable:
             raise RuntimeError("update of a released executable")
 
 
-class TapeGraph:
+class ReferenceGraph:
     """Implements `UpdatableGraph`. `nodes` counts the steps, those in bodies too; `nbytes` is 0, for a tape has no
     executable on a device.
 
@@ -88,7 +88,7 @@ class TapeGraph:
     nbytes = 0
 
     def __init__(
-        self, program: Program, queue: LaunchQueue, make: Callable[[Program], TapeExecutable], node_bytes: int
+        self, program: Program, queue: LaunchQueue, make: Callable[[Program], ReferenceExecutable], node_bytes: int
     ) -> None:
         self.nodes = sum(1 for _ in every_step(program.steps))
         self._program: Program | None = program
@@ -138,7 +138,7 @@ class TapeGraph:
             self._parameters = read(self.program.steps)
         return self._parameters
 
-    def instantiate(self) -> TapeExecutable:
+    def instantiate(self) -> ReferenceExecutable:
         return self._make(self.program)
 
     def release(self) -> None:

@@ -125,7 +125,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], list[Any]]
     def cells(first: str) -> list[str]:
         return [cell for body in EVERY.values() for cell in ["start()", first + body, "show()"] * 2]
 
-    folder = tmp_path_factory.mktemp("hoisting")
+    folder = tmp_path_factory.mktemp("outlining")
     plain = run_all(["pass", SETUP, *cells("# plain\n")], folder, allow_errors=True)
     grape = run_all(["%load_ext grape", SETUP, *cells("%%grape\n")], folder, allow_errors=True)
     return [cell.outputs for cell in plain.cells[2:]], [cell.outputs for cell in grape.cells[2:]]

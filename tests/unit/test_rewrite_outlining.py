@@ -7,28 +7,28 @@ import re
 
 import pytest
 
-from grape.rewrite.hoisting import Hoisted, hoist_function, hoist_loops, mark_of, names_of
+from grape.rewrite.outlining import Outlined, mark_of, names_of, outline_function, outline_loops
 
 
-def shown(hoisted: Hoisted) -> str:
+def shown(outlined: Outlined) -> str:
     """The new source, with LOOP0 and RUN0 for the marks."""
-    text = "\n".join(ast.unparse(ast.fix_missing_locations(statement)) for statement in hoisted.body)
-    return re.sub(r"\('\\x00grape hoisting', '(\w+)', (\d+)\)", lambda m: m[1].upper() + m[2], text)
+    text = "\n".join(ast.unparse(ast.fix_missing_locations(statement)) for statement in outlined.body)
+    return re.sub(r"\('\\x00grape outlining', '(\w+)', (\d+)\)", lambda m: m[1].upper() + m[2], text)
 
 
-def cell(source: str) -> Hoisted | None:
-    return hoist_loops(ast.parse(source).body)
+def cell(source: str) -> Outlined | None:
+    return outline_loops(ast.parse(source).body)
 
 
-def function(source: str) -> Hoisted | None:
+def function(source: str) -> Outlined | None:
     (definition,) = ast.parse(source).body
     assert isinstance(definition, ast.FunctionDef)
-    return hoist_function(definition)
+    return outline_function(definition)
 
 
-def runs(hoisted: Hoisted | None) -> list[str]:
+def runs(outlined: Outlined | None) -> list[str]:
     """The statements of each run; one that stands in several copies of the code is told once."""
-    found = hoisted.runs if hoisted is not None else ()
+    found = outlined.runs if outlined is not None else ()
     return list(dict.fromkeys("; ".join(map(ast.unparse, run.statements)) for run in found))
 
 
@@ -120,18 +120,18 @@ def f(x, w, n):
 def test_a_loop_has_a_head_and_a_rest(before: str, after: str) -> None:
     tree = ast.parse(before)
     plain = ast.dump(tree, include_attributes=True)
-    hoisted = hoist_loops(tree.body)
-    assert hoisted is not None
-    assert shown(hoisted) == after
+    outlined = outline_loops(tree.body)
+    assert outlined is not None
+    assert shown(outlined) == after
     assert ast.dump(tree, include_attributes=True) == plain
-    compile(ast.fix_missing_locations(ast.Module(list(hoisted.body), [])), "cell", "exec")
+    compile(ast.fix_missing_locations(ast.Module(list(outlined.body), [])), "cell", "exec")
 
 
 def test_a_function_gives_its_names_to_a_run_and_takes_them_back() -> None:
-    hoisted = function(FUNCTION)
-    assert hoisted is not None
-    assert shown(hoisted) == AFTER_FUNCTION
-    compile(ast.fix_missing_locations(ast.Module(list(hoisted.body), [])), "cell", "exec")
+    outlined = function(FUNCTION)
+    assert outlined is not None
+    assert shown(outlined) == AFTER_FUNCTION
+    compile(ast.fix_missing_locations(ast.Module(list(outlined.body), [])), "cell", "exec")
 
 
 RUNS = {
@@ -185,9 +185,9 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_runs_of_a_cell(name: str) -> None:
     source, expected = RUNS[name]
-    hoisted = cell(source)
-    assert runs(hoisted) == expected
-    assert (hoisted is None) == (not expected)
+    outlined = cell(source)
+    assert runs(outlined) == expected
+    assert (outlined is None) == (not expected)
 
 
 LOCAL = {
@@ -203,8 +203,8 @@ LOCAL = {
 @pytest.mark.parametrize("name", LOCAL)
 def test_names_of_runs_in_a_function(name: str) -> None:
     body, expected = LOCAL[name]
-    hoisted = function(f"def f(x, s0, r=0):\n for i in range(9):\n  {body}\n return x, s0, r\n")
-    found = [(run.local.inputs, run.local.outputs) for run in (hoisted.runs if hoisted else ()) if run.local]
+    outlined = function(f"def f(x, s0, r=0):\n for i in range(9):\n  {body}\n return x, s0, r\n")
+    found = [(run.local.inputs, run.local.outputs) for run in (outlined.runs if outlined else ()) if run.local]
     assert list(dict.fromkeys(found)) == expected
 
 
@@ -265,11 +265,11 @@ def test_other_constants_are_no_marks(constant: object) -> None:
 
 def test_names_that_only_a_run_reads_hold_nothing_of_an_iteration_as_written() -> None:
     """The run does not give them back, so what an earlier iteration bound to them would live as long as the call."""
-    hoisted = function(
+    outlined = function(
         "def train(xs):\n    total = 0\n    for x in xs:\n        loss = f(x)\n        loss.backward()\n"
         "        total = total + x\n        last = x * 2\n    return total, last\n"
     )
-    assert hoisted is not None
-    local = hoisted.runs[0].local
+    assert outlined is not None
+    local = outlined.runs[0].local
     assert local is not None and local.temporaries == ("loss",) and set(local.outputs) == {"total", "last"}
-    assert "    if RUN0.live:\n            loss = None\n            try:" in shown(hoisted)
+    assert "    if RUN0.live:\n            loss = None\n            try:" in shown(outlined)

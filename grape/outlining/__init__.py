@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .code import on_code
-from .hoister import Hoister
+from .outliner import Outliner
 
-__all__ = ["Hoister", "on_code"]
+__all__ = ["Outliner", "on_code"]

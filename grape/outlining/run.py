@@ -13,7 +13,7 @@ import torch
 
 from ..failures import log_failure
 from ..model import Position, Reason, Refused
-from ..rewrite.hoisting import RunSource, names_of
+from ..rewrite.outlining import RunSource, names_of
 from ..runtime import held
 from ..runtime.dispatch.frames import looks_at_frames, mentioned_in
 from .home import Home
@@ -29,11 +29,11 @@ _PLAIN = (bool, int, float, complex, str, bytes)
 class Run:
     """Called by compiled code in the place of a run. `live`: whether to call it, or to run the statements there."""
 
-    def __init__(self, hoister: Home, source: RunSource) -> None:
+    def __init__(self, outliner: Home, source: RunSource) -> None:
         self.live = False
         self.given_up = False
         self.source = source
-        self.hoister = hoister
+        self.outliner = outliner
         self.namespace: dict[str, object] = {}
         self.filename = ""
         self.flags = 0
@@ -95,7 +95,7 @@ class Run:
 
     def is_apart(self, at: Position) -> bool:
         """True where a statement there runs as written because a region was refused for it, and others are regions."""
-        if not self._splits or not self.regions or self.hoister.name_of(self.filename) != at.file:
+        if not self._splits or not self.regions or self.outliner.name_of(self.filename) != at.file:
             return False
         return any(item.lineno <= at.line <= (item.end_lineno or item.lineno) for item in self._apart)
 
@@ -150,7 +150,7 @@ class Run:
 
     def _divide(self, surveyed: SurveyedValues) -> None:
         segments = divide(self.source.statements, surveyed, self._apart.__contains__)
-        several = sum(segment.region for segment in segments) > 1 or not self.hoister.is_alone(self)
+        several = sum(segment.region for segment in segments) > 1 or not self.outliner.is_alone(self)
         parts: list[Part] = []
         known = {part.segment.statements: part for part in self.parts}
         for segment in segments:
@@ -182,7 +182,7 @@ class Run:
         values = self.namespace
         if local is not None:
             values = dict(zip(local.inputs, arguments, strict=True))
-        here = self.hoister.in_charge
+        here = self.outliner.in_charge
         self.live = False  # code that comes here again while this runs takes the statements as written
         try:
             for part in self.parts:
@@ -233,7 +233,7 @@ class Run:
     def _learn(self, values: Mapping[str, object]) -> None:
         for part in self.regions:
             if part.refusal is not None and not part.starved:
-                with self.hoister.at_work():
+                with self.outliner.at_work():
                     self._after_refusal(part, part.refusal, values)
                 return
 

@@ -12,7 +12,7 @@ import torch
 
 from ..failures import log_failure
 from ..model import Position, Reason, Refused
-from ..rewrite.hoisting import names_of
+from ..rewrite.outlining import names_of
 from ..runtime import Region
 from .code import eager_code, pure_code
 from .home import Owner
@@ -52,7 +52,7 @@ class Part:
         """Run the statements as they would have run."""
         run = self.owner
         if self._eager is None:
-            with run.hoister.at_work():
+            with run.outliner.at_work():
                 self._eager = self._eager_function()
         if run.source.local is None:
             self._eager()
@@ -115,14 +115,14 @@ class RegionPart(Part):
         if self.region is not None and self.region.entries:
             return False
         calls = [n for item in self.segment.statements for n in ast.walk(item) if isinstance(n, ast.Call)]
-        return self.owner.hoister.replays([surveyed.value(node.func) for node in calls])
+        return self.owner.outliner.replays([surveyed.value(node.func) for node in calls])
 
     def run(self, values: Values) -> None:
         region = self.region
         if region is None:
             try:
                 # No mode of the person's sees what is looked at.
-                with torch._C.DisableTorchFunction(), self.owner.hoister.at_work():
+                with torch._C.DisableTorchFunction(), self.owner.outliner.at_work():
                     region = self._make(values)
             except Exception:  # the statements run as written
                 log_failure("it made a region of a loop's statements")
@@ -138,7 +138,7 @@ class RegionPart(Part):
             cell.cell_contents = values[name]
         self._fresh = arguments
         try:
-            results = self.owner.hoister.interceptor.enter(region, arguments)
+            results = self.owner.outliner.interceptor.enter(region, arguments)
         finally:
             self._fresh = None
         for name, value in zip(self.outputs, results, strict=True):
@@ -179,9 +179,9 @@ class RegionPart(Part):
         if self._several:
             title += f", line {at.line}"
         last = self.segment.statements[-1]
-        self.region = Region(run.hoister.situation, self.call, pure, title, at, last.end_lineno)
+        self.region = Region(run.outliner.context, self.call, pure, title, at, last.end_lineno)
         self.region.loop_line = run.source.loop_line
-        run.hoister.interceptor.hoisted.append(self.region)
+        run.outliner.interceptor.outlined.append(self.region)
         return self.region
 
     def hand_over(self, values: Mapping[str, object]) -> bool:
@@ -201,15 +201,15 @@ class RegionPart(Part):
 
     def drop_region(self) -> None:
         """Release the graphs of its region, which is none any more."""
-        hoisted = self.owner.hoister.interceptor.hoisted
+        outlined = self.owner.outliner.interceptor.outlined
         if self.region is not None:
             self.region.release()
-            if self.region in hoisted:
-                hoisted.remove(self.region)
+            if self.region in outlined:
+                outlined.remove(self.region)
 
     def _position(self) -> Position:
         run, line = self.owner, self.segment.statements[0].lineno
-        return Position(file=run.hoister.name_of(run.filename), line=line, function=run.name)
+        return Position(file=run.outliner.name_of(run.filename), line=line, function=run.name)
 
     def explain(self) -> None:
         """Say what the region was refused for in the words of the cell: by name, not by the number of an argument."""
@@ -231,18 +231,18 @@ class RegionPart(Part):
         """The statements that the refusal is about, where it tells."""
         if refused.reason is Reason.NO_WORK or self.region is None:
             return []
-        statements, at, hoister = self.segment.statements, refused.at, self.owner.hoister
+        statements, at, outliner = self.segment.statements, refused.at, self.owner.outliner
         name = self._changing_input()
         if name is not None:
             return [item for item in statements if name in names_of([item]).reads]
         if at is None or at is self.region.at:
             return []
-        if at.file == hoister.name_of(self.owner.filename):
+        if at.file == outliner.name_of(self.owner.filename):
             found = [item for item in statements if item.lineno <= at.line <= (item.end_lineno or item.lineno)]
             if found:
                 return found
         return [
-            item for item in statements if any(hoister.holds(code, at) for code in called_functions(item, surveyed))
+            item for item in statements if any(outliner.holds(code, at) for code in called_functions(item, surveyed))
         ]
 
 

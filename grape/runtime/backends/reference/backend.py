@@ -32,12 +32,12 @@ from ....profiling import HostCallTimer
 from ..autocast_cache import autocast_cache_off
 from ..protocol import CaptureFailed, MemoryAccount, Pool
 from .capture import CaptureMode
-from .executable import TapeExecutable, TapeGraph
+from .executable import ReferenceExecutable, ReferenceGraph
 from .graph import IfStep, IterationBound, LaunchQueue, Program, WhileStep, every_step
 from .host_reads import HostReads
 from .memory import Arena, Lenders, Room, bare
 
-__all__ = ["TapeBackend"]
+__all__ = ["ReferenceBackend"]
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
         torch._foreach_copy_(targets, sources)
 
 
-class TapeBackend:
+class ReferenceBackend:
     """Implements `Backend`. `poison=True` also fills outputs before and scratch memory after every replay.
 
     A tape needs no memory for executables; each pretends to need `node_bytes` per node of `capacity_bytes` in all, so
@@ -111,7 +111,7 @@ class TapeBackend:
         self._arena = Arena()
         self._lenders = Lenders()
         self._pools: weakref.WeakSet[Arena] = weakref.WeakSet()
-        self._graphs: weakref.WeakSet[TapeGraph] = weakref.WeakSet()
+        self._graphs: weakref.WeakSet[ReferenceGraph] = weakref.WeakSet()
         self._poison = poison
         self._capture: CaptureMode | None = None
         self._queue = LaunchQueue()
@@ -138,7 +138,7 @@ class TapeBackend:
         self._pools.add(arena)
         return arena
 
-    def capture(self, body: Callable[[], T], pool: Pool | None = None) -> tuple[TapeGraph, T]:
+    def capture(self, body: Callable[[], T], pool: Pool | None = None) -> tuple[ReferenceGraph, T]:
         """See `Backend.capture`. Graphs of autograd that `body` leaves behind are the caller's to let go.
 
         A refusal counts even where `body` caught it. `CaptureFailed.code` is GR101 for host reads, GR103 for shapes
@@ -168,16 +168,16 @@ class TapeBackend:
             if moved:
                 raise CaptureFailed("GR405", "the region sets the random seed, which a replay would not repeat")
             program = mode.finish(debug_poison=self._poison)
-        graph = TapeGraph(program, self._queue, self._instantiate, self._node_bytes)
+        graph = ReferenceGraph(program, self._queue, self._instantiate, self._node_bytes)
         if pool is None:
             self._graphs.add(graph)
         return graph, result
 
-    def _instantiate(self, program: Program) -> TapeExecutable:
+    def _instantiate(self, program: Program) -> ReferenceExecutable:
         nbytes = self._node_bytes * sum(1 for _ in every_step(program.steps))
         if self._capacity_bytes is not None and self._executable_bytes + nbytes > self._capacity_bytes:
             raise torch.OutOfMemoryError(f"no room for an executable of {nbytes} bytes")
-        executable = TapeExecutable(program, self._queue, nbytes, self._give_back)
+        executable = ReferenceExecutable(program, self._queue, nbytes, self._give_back)
         self._executable_bytes += nbytes
         return executable
 

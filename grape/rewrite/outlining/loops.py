@@ -33,7 +33,7 @@ from .scopes import FunctionScope, LocalNames
 from .statements import is_left_alone, may_run
 
 _DEPTH = 2
-"""Each level of a nest multiplies the compiled code: the loops deepest inside are hoisted, and those around them."""
+"""Each level of a nest multiplies the compiled code: the loops deepest inside are outlined, and those around them."""
 _PLACED = (ast.stmt, ast.expr)
 _WORK = (ast.Call, ast.BinOp, ast.AugAssign, ast.Compare)
 
@@ -66,7 +66,7 @@ class LoopSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hoisted:
+class Outlined:
     """Statements (of a function: the function) with marks for loops and runs, numbered as in `loops` and `runs`."""
 
     body: tuple[ast.stmt, ...]
@@ -74,35 +74,35 @@ class Hoisted:
     runs: tuple[RunSource, ...]
 
 
-def hoist_function(function: ast.FunctionDef) -> Hoisted | None:
-    """A function with its loops hoisted; None where there is nothing to hoist, or where its names are not its own.
+def outline_function(function: ast.FunctionDef) -> Outlined | None:
+    """A function with its loops outlined; None where there is nothing to outline, or where its names are not its own.
 
     Its runs take and return values, for no code but the function's own can see its names.
     """
     scope = FunctionScope.of(function)
     if scope is None:
         return None
-    hoister = _Hoister(scope)
+    outliner = _Outliner(scope)
     new = copy.copy(function)
-    new.body = hoister.block(function.body)
-    if not hoister.loops:
+    new.body = outliner.block(function.body)
+    if not outliner.loops:
         return None
-    return Hoisted(body=(new,), loops=tuple(hoister.loops), runs=tuple(hoister.runs))
+    return Outlined(body=(new,), loops=tuple(outliner.loops), runs=tuple(outliner.runs))
 
 
-def hoist_loops(statements: Sequence[ast.stmt]) -> Hoisted | None:
-    """The top-level statements of a cell with their loops hoisted; None where there is nothing to hoist.
+def outline_loops(statements: Sequence[ast.stmt]) -> Outlined | None:
+    """The top-level statements of a cell with their loops outlined; None where there is nothing to outline.
 
     The given trees are not changed. Loops in functions and classes stay as they are.
     """
-    hoister = _Hoister()
-    body = hoister.block(statements)
-    if not hoister.loops:
+    outliner = _Outliner()
+    body = outliner.block(statements)
+    if not outliner.loops:
         return None
-    return Hoisted(body=tuple(body), loops=tuple(hoister.loops), runs=tuple(hoister.runs))
+    return Outlined(body=tuple(body), loops=tuple(outliner.loops), runs=tuple(outliner.runs))
 
 
-class _Hoister:
+class _Outliner:
     def __init__(self, scope: FunctionScope | None = None) -> None:
         self.loops: list[LoopSource] = []
         self.runs: list[RunSource] = []

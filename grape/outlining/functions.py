@@ -1,4 +1,4 @@
-"""A function's code with its loops hoisted, made from its source where that is certainly its source."""
+"""A function's code with its loops outlined, made from its source where that is certainly its source."""
 
 from __future__ import annotations
 import __future__
@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterator
 
 from ..quiet import without_warnings
-from ..rewrite.hoisting import Hoisted, hoist_function
+from ..rewrite.outlining import Outlined, outline_function
 from .code import compile_quietly
 from .loop import Loop
 
@@ -20,11 +20,11 @@ _LOOPING = frozenset(number for name, number in dis.opmap.items() if name == "FO
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
 
-def hoisted_function(code: types.CodeType) -> tuple[Hoisted, types.CodeType, int, str] | None:
-    """The loops that were hoisted in the function that `code` belongs to, its code with marks, compiler flags and the
+def outlined_function(code: types.CodeType) -> tuple[Outlined, types.CodeType, int, str] | None:
+    """The loops that were outlined in the function that `code` belongs to, its code with marks, compiler flags and the
     file's text.
 
-    None where there is nothing to hoist, or the file at hand is not what the code was compiled from.
+    None where there is nothing to outline, or the file at hand is not what the code was compiled from.
     """
     if not _LOOPING.intersection(code.co_code[::2]):
         return None
@@ -32,14 +32,14 @@ def hoisted_function(code: types.CodeType) -> tuple[Hoisted, types.CodeType, int
     flags = code.co_flags & _FUTURES
     for module in _compiled_units(cell, code):
         found = _definition(module, code)
-        hoisted = hoist_function(found) if found is not None else None
-        if hoisted is None or found is None:
+        outlined = outline_function(found) if found is not None else None
+        if outlined is None or found is None:
             return None
         if _code_in(compile_quietly(module, code.co_filename, "exec", flags), code) == code:
-            new = ast.fix_missing_locations(_Replaced(found, hoisted.body[0]).visit(module))
+            new = ast.fix_missing_locations(_Replaced(found, outlined.body[0]).visit(module))
             made = _code_in(compile_quietly(new, code.co_filename, "exec", flags), code)
             if made is not None and made.co_freevars == code.co_freevars:
-                return hoisted, made, flags, cell
+                return outlined, made, flags, cell
     return None
 
 

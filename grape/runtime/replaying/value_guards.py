@@ -18,7 +18,7 @@ from ...model import HostRead, OpRecord, Reason, Refused, TensorView, Trace
 from ...model.call import Args, Kwargs
 from ...tracing import HOST_READS, RecordedCall, tensors_in
 
-__all__ = ["Prologue", "PrologueStep", "build_prologue", "refuse_read", "slice_of", "thaw"]
+__all__ = ["PrologueStep", "ValueGuards", "build_value_guards", "refuse_read", "slice_of", "thaw"]
 
 MAX_SLICE = 12
 """A slice with more operators that compute is not a cheap question about the inputs; the region is refused."""
@@ -58,7 +58,7 @@ def changed_before(ops: Sequence[OpRecord], ordinal: int, born: Collection[int])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrologueStep:
-    """One operator of a prologue. Arguments are `TensorView`s by storage number, or plain values."""
+    """One operator of value guards. Arguments are `TensorView`s by storage number, or plain values."""
 
     op: OpRecord
     function: Any
@@ -67,7 +67,7 @@ class PrologueStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prologue:
+class ValueGuards:
     """The steps in order; which of them read a value, and which bring a tensor to the device.
 
     `expected` are the values of the reads at capture. `inputs` are ordinals of the steps whose result is copied into
@@ -143,8 +143,8 @@ def thaw(value: object) -> object:
     return float("nan") if value == "nan" else value
 
 
-def build_prologue(call: RecordedCall, leaves: Sequence[torch.Tensor]) -> Prologue | Refused:
-    """The prologue of a traced call on these argument leaves, or why it cannot have one."""
+def build_value_guards(call: RecordedCall, leaves: Sequence[torch.Tensor]) -> ValueGuards | Refused:
+    """The value guards of a traced call on these argument leaves, or why it cannot have one."""
     trace = call.trace
     given = set(trace.argument_storages) | set(trace.external_storages)
     constants = {op.outputs[0].storage for op in trace.ops if op.name == "aten.lift_fresh.default"}
@@ -185,7 +185,7 @@ def build_prologue(call: RecordedCall, leaves: Sequence[torch.Tensor]) -> Prolog
         if trace.ops[i].kind != "view" or i in reads
     )
     used = {view.storage for step in steps for view in step.op.tensors()}
-    return Prologue(
+    return ValueGuards(
         steps=steps,
         reads=tuple(reads),
         expected=tuple(call.values[i] for i in reads),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .loops import Hoisted, LoopSource, RunSource, hoist_function, hoist_loops, is_work
+from .loops import LoopSource, Outlined, RunSource, is_work, outline_function, outline_loops
 from .marks import LOOP, RUN, mark_of
 from .names import names_of
 from .scopes import LocalNames
@@ -10,13 +10,13 @@ from .scopes import LocalNames
 __all__ = [
     "LOOP",
     "RUN",
-    "Hoisted",
     "LocalNames",
     "LoopSource",
+    "Outlined",
     "RunSource",
-    "hoist_function",
-    "hoist_loops",
     "is_work",
     "mark_of",
     "names_of",
+    "outline_function",
+    "outline_loops",
 ]

@@ -1,9 +1,10 @@
 """A compiled check: has this call the layout that we know, and which tensors does it bring?
 
-Flattening a call in general costs about 10 us a container. A probe is a Python function generated for one layout:
-straight-line code that tests what `flatten` puts into the key, and returns the leaves and containers in the same
-order, or None. What concerns the tensors is tested by torch's own compiled guards: type, dispatch keys, dtype, device,
-shape, stride and requires_grad, under the modes in which they were made. They may say no where `flatten` would say yes.
+Flattening a call in general costs about 10 us a container. An input guard is a Python function generated for one
+layout: straight-line code that tests what `flatten` puts into the key, and returns the leaves and containers in the
+same order, or None. What concerns the tensors is tested by torch's own compiled guards: type, dispatch keys, dtype,
+device, shape, stride and requires_grad, under the modes in which they were made. They may say no where `flatten`
+would say yes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .structure import Layout, Node, Repeated, Static, Tree, typed
 from .tensor_guards import compiled_check
 from .writing import Writer
 
-__all__ = ["Probe", "compile_probe"]
+__all__ = ["InputGuard", "compile_input_guard"]
 
 
 class Tensors:
@@ -43,7 +44,7 @@ Found = tuple[list[torch.Tensor], list[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class InputGuard:
     """`check` takes (args, kwargs)."""
 
     check: Callable[[object], Found | None]
@@ -141,7 +142,7 @@ class _Writer(Writer):
             word = self.constant(key)
             self.visit(child, f"{source}[{word}]" if plain else f"{getter}({source}, {word})")
 
-    def finish(self) -> Probe:
+    def finish(self) -> InputGuard:
         leaves = [self.leaves[i] for i in range(len(self.leaves))]
         if leaves:
             self.need(f"{self.constant(self.tensors.hold)}({', '.join(leaves)})")
@@ -150,7 +151,7 @@ class _Writer(Writer):
             self.need(f"len({{{', '.join(f'id({c})' for c in containers)}}}) == {len(containers)}")
         self.aliasing(leaves)
         check = self.function("root", f"[{', '.join(leaves)}], [{', '.join(containers)}]")
-        return Probe(check, self.tensors)
+        return InputGuard(check, self.tensors)
 
     def aliasing(self, leaves: list[str]) -> None:
         """Leaves share storages exactly as they did, at the same distances.
@@ -176,8 +177,8 @@ class _Writer(Writer):
                 self.need(f"{leaves[i]}.storage_offset() - {leaves[owner]}.storage_offset() == {distance}")
 
 
-def compile_probe(layout: Layout, *, aliasing: bool) -> Probe:
-    """The probe of a layout. It may raise AttributeError or KeyError on foreign values: that means no."""
+def compile_input_guard(layout: Layout, *, aliasing: bool) -> InputGuard:
+    """The input guard of a layout. It may raise AttributeError or KeyError on foreign values: that means no."""
     writer = _Writer(layout, aliasing)
     writer.visit(layout.root, "root")
     return writer.finish()

@@ -22,7 +22,7 @@ _TRY_EVERY = 8
 
 
 class Loop:
-    """Called by compiled code at a loop; see `grape.rewrite.hoisting.loops`. `may_start` says if Grape is there;
+    """Called by compiled code at a loop; see `grape.rewrite.outlining.loops`. `may_start` says if Grape is there;
     `at_work` is around what it does for the loop itself.
 
     `live`: whether the head may be worth its while.

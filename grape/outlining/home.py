@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from ..model import Position
-from ..rewrite.hoisting import RunSource
-from ..runtime import Interceptor, Situation
+from ..rewrite.outlining import RunSource
+from ..runtime import Interceptor, RegionContext
 
 
 class Home(Protocol):
-    """The hoister of the process (`Hoister`)."""
+    """The outliner of the process (`Outliner`)."""
 
-    situation: Situation
+    context: RegionContext
     interceptor: Interceptor
     name_of: Callable[[str], str]
 
@@ -39,7 +39,7 @@ class Home(Protocol):
 class Owner(Protocol):
     """The run that a part is of (`Run`)."""
 
-    hoister: Home
+    outliner: Home
     source: RunSource
     namespace: dict[str, object]
     filename: str

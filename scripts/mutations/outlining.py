@@ -6,9 +6,9 @@ from .rows import rows_of
 
 __all__ = ["ROWS"]
 
-SYNTAX, VALUES = "grape.rewrite.hoisting", "grape.hoisting"
-TESTS = ("tests/unit/test_rewrite_hoisting.py", "tests/unit/test_hoisting.py", "tests/property/test_cell_loops.py")
-TRIALS = ("tests/unit/test_hoisting_trial.py", "tests/property/test_cell_loops.py")
+SYNTAX, VALUES = "grape.rewrite.outlining", "grape.outlining"
+TESTS = ("tests/unit/test_rewrite_outlining.py", "tests/unit/test_outlining.py", "tests/property/test_cell_loops.py")
+TRIALS = ("tests/unit/test_outlining_trial.py", "tests/property/test_cell_loops.py")
 
 ROWS = (
     *rows_of(
@@ -190,7 +190,7 @@ ROWS = (
         (
             "trials: calls of other regions are in vain, too",
             "sum(region.unserved for region in regions if region is not None)",
-            "sum(region.unserved for region in self._situation.regions)",
+            "sum(region.unserved for region in self._context.regions)",
         ),
         (
             "trials: what is outside of regions is recorded meanwhile",

@@ -11,12 +11,12 @@ import pytest
 import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 
-from grape.hoisting import trial
-from grape.hoisting.trial import BLOCK, BLOCKS, SPOILT, Trial
+from grape.outlining import trial
+from grape.outlining.trial import BLOCK, BLOCKS, SPOILT, Trial
 from grape.runtime.regions.captures import Captures
 from grape.sessions import close_engine, engine
 
-from .test_hoisting import BODY, Shell, loops, regions
+from .test_outlining import BODY, Shell, loops, regions
 
 FOR = f"for i in range(200):\n{BODY}    log.append(i)\n"
 WHILE = f"i = 0\nwhile i < 200:\n    i += 1\n{BODY}    log.append(i)\n"
@@ -51,9 +51,9 @@ class Clock:
         now, turn, known = [0.0], Trial.turn, [0]
 
         def counted(made: Trial) -> None:
-            now[0] += unserved * (engine().situation.captures - known[0])  # of the iteration before
+            now[0] += unserved * (engine().context.captures - known[0])  # of the iteration before
             turn(made)
-            known[0] = engine().situation.captures
+            known[0] = engine().context.captures
             self.turns.append(made)
             now[0] += written if made._written and not made.over else live
 
@@ -88,7 +88,7 @@ def test_a_loop_that_graphs_make_slower_runs_as_written(
         assert "an iteration of its loop took 2e+03 ms with the graph" in region.refused.why
     else:
         assert region.replays > 100
-    assert not engine().situation.comparing and engine().interceptor.floor.free
+    assert not engine().context.comparing and engine().interceptor.floor.free
 
 
 @pytest.mark.parametrize(("news", "decided"), [(40, True), (400, False)])
@@ -124,10 +124,10 @@ def test_behind_a_loop_that_is_tried_all_is_as_before(
     clock, seen = Clock(monkeypatch, 2.0, 1.0), []
 
     def probe() -> None:
-        situation, floor = engine().situation, engine().interceptor.floor
+        context, floor = engine().context, engine().interceptor.floor
         assert floor.outside is not None
-        listens = situation.tracer.recorder is floor.outside or floor.outside.overflowed
-        seen.append((floor.free, situation.comparing, listens))
+        listens = context.tracer.recorder is floor.outside or floor.outside.overflowed
+        seen.append((floor.free, context.comparing, listens))
 
     shell.space["probe"] = partial(probe)  # no function of the notebook
     source = source.replace("net(h)", "torch.relu(h)")  # a module's call would bring the recording back
@@ -143,26 +143,26 @@ def test_nobody_waits_for_the_device_in_a_call_of_a_region(shell: Shell, monkeyp
     shell.run(FOR)
     (run,) = loops()[0].runs
     floor, waits = engine().interceptor.floor, []
-    engine().situation.observing = True
-    monkeypatch.setattr(engine().situation.backend, "synchronize", lambda: waits.append(1))
-    made = Trial([run], engine().situation, sees_end=True)
+    engine().context.observing = True
+    monkeypatch.setattr(engine().context.backend, "synchronize", lambda: waits.append(1))
+    made = Trial([run], engine().context, sees_end=True)
     floor.free = False
     for _ in range(3 * BLOCK):
         made.turn()
-        assert not floor.free and not engine().situation.comparing
+        assert not floor.free and not engine().context.comparing
     floor.free = True
-    engine().situation.observing = False
+    engine().context.observing = False
     made.turn()  # in a later cell, without Grape on top
     assert waits == []
-    engine().situation.observing = True
+    engine().context.observing = True
     made.turn()
-    assert waits == [1] and engine().situation.comparing
+    assert waits == [1] and engine().context.comparing
     for _ in range(BLOCK):
         made.turn()
     assert not floor.free  # as written
     made.pause()
-    assert floor.free and not engine().situation.comparing
-    engine().situation.observing = False
+    assert floor.free and not engine().context.comparing
+    engine().context.observing = False
 
 
 def test_nothing_is_tried_on_the_cpu(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Sequence
 
 from ..quiet import without_warnings
-from ..rewrite.hoisting import mark_of
+from ..rewrite.outlining import mark_of
 
 on_code: list[Callable[[types.CodeType], None]] = []
 """Called with each code object that is made of statements of a cell."""

@@ -1,8 +1,8 @@
 """How a replay builds what an eager call would have returned, and what it would have left in its arguments.
 
-The recipe is written once, from the capture: each tensor in the result is an argument itself, a view of one, a tensor
-that the region reads from outside, or an output of the graph. Containers that came in are given back, with the items
-that the call changed, and so are containers from outside; containers that the call made are made anew.
+The output spec is written once, from the capture: each tensor in the result is an argument itself, a view of one, a
+tensor that the region reads from outside, or an output of the graph. Containers that came in are given back, with the
+items that the call changed, and so are containers from outside; containers that the call made are made anew.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..guarding.structure import Layout, Node, Static, Tree, nodes_of
 from .building import Build, Source, compile_build
 from .looks import alias_of
 
-__all__ = ["ArgumentView", "Change", "Origin", "Outside", "Recipe", "write_recipe"]
+__all__ = ["ArgumentView", "Change", "Origin", "OutputSpec", "Outside", "write_output_spec"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class OutputSpec:
     """`root` is the result's node. `outside` are the containers that the region found outside, by number. `consumed`
     are the leaves that eager gives back with an autograd graph that a `backward` inside the region has consumed, with
     the name of its last node."""
@@ -81,8 +81,8 @@ class Recipe:
     serve: Build = field(init=False, compare=False, repr=False)
     """The result for given argument leaves and containers and the graph's outputs, in order."""
 
-    def does_as(self, other: Recipe) -> bool:
-        """True if the two build the same from the same. False where a recipe holds anything but numbers and layouts."""
+    def does_as(self, other: OutputSpec) -> bool:
+        """True if the two build the same from the same. False where one holds anything but numbers and layouts."""
         plain = not any(isinstance(origin, Outside) for origin in self.origin) and not self.outside
         return (
             plain
@@ -114,7 +114,7 @@ def _source(origin: Origin) -> Source:
     return (lambda arguments: origin.give()) if isinstance(origin, Outside) else origin
 
 
-def write_recipe(
+def write_output_spec(
     after: Layout,
     before: Layout,
     containers: Mapping[int, object],
@@ -122,8 +122,8 @@ def write_recipe(
     outside: Mapping[int, object],
     consumed: Mapping[int, str],
     inference: Mapping[int, bool],
-) -> Recipe:
-    """The recipe of a capture.
+) -> OutputSpec:
+    """The output spec of a capture.
 
     `after` is the layout of (result, args, kwargs) once the capture ran, `before` that of (args, kwargs) as they went
     in, `containers` the capture's own argument containers by their number in `before`, `classify` tells where a
@@ -146,7 +146,7 @@ def write_recipe(
             changes.append(Change(origin, node))
     origins = tuple(classify(leaf) for leaf in after.leaves)
     assert isinstance(after.root, Node)
-    return Recipe(
+    return OutputSpec(
         root=after.root.children[0],
         origin=origins,
         changes=tuple(changes),

@@ -1,4 +1,4 @@
-"""Compiles cells with their loops hoisted, and knows every loop and run by its source and position."""
+"""Compiles cells with their loops outlined, and knows every loop and run by its source and position."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from ..model import Position
-from ..rewrite.hoisting import LOOP, Hoisted, hoist_loops
-from ..runtime import Interceptor, Region, Situation
+from ..rewrite.outlining import LOOP, Outlined, outline_loops
+from ..runtime import Interceptor, Region, RegionContext
 from ..runtime.dispatch.candidates import candidates, compiles, last_line
 from ..runtime.dispatch.trampoline import note_rewritten, written_code
 from .code import compile_quietly, on_code, with_objects
-from .functions import hoisted_function, loops_in
+from .functions import loops_in, outlined_function
 from .loop import OBSERVED, Loop
 from .run import Run
 
@@ -23,11 +23,11 @@ _Key = tuple[str, str]
 """Of a loop: the file name where it stands in a function, and its source."""
 
 
-class Hoister:
+class Outliner:
     """Of one process. Runs found again in a cell that runs again have the regions that they had."""
 
-    def __init__(self, situation: Situation, interceptor: Interceptor, name_of: Callable[[str], str]) -> None:
-        self.situation = situation
+    def __init__(self, context: RegionContext, interceptor: Interceptor, name_of: Callable[[str], str]) -> None:
+        self.context = context
         self.interceptor = interceptor
         self.name_of = name_of
         self._loops: dict[_Key, Loop] = {}
@@ -43,23 +43,25 @@ class Hoister:
     def compile(
         self, tree: ast.Module | ast.Interactive, filename: str, mode: str, flags: int, namespace: dict[str, object]
     ) -> types.CodeType | None:
-        """The code of these statements with their loops hoisted; None where there is nothing to hoist.
+        """The code of these statements with their loops outlined; None where there is nothing to outline.
 
         The code is to run in `namespace`, as globals and locals.
         """
-        hoisted = hoist_loops(tree.body)
-        if hoisted is None:
+        outlined = outline_loops(tree.body)
+        if outlined is None:
             return None
         new: ast.Module | ast.Interactive
         new = (
-            ast.Module(list(hoisted.body), []) if isinstance(tree, ast.Module) else ast.Interactive(list(hoisted.body))
+            ast.Module(list(outlined.body), [])
+            if isinstance(tree, ast.Module)
+            else ast.Interactive(list(outlined.body))
         )
         code = compile_quietly(ast.fix_missing_locations(new), filename, mode, flags)
-        find = self._objects(hoisted, namespace, filename, flags, "".join(linecache.getlines(filename)))
+        find = self._objects(outlined, namespace, filename, flags, "".join(linecache.getlines(filename)))
         return with_objects(code, find)
 
     def adopt(self, namespace: Mapping[str, object]) -> None:
-        """Give the person's functions in `namespace` code whose loops are hoisted, where their source is at hand."""
+        """Give the person's functions in `namespace` code whose loops are outlined, where their source is at hand."""
         if compiles(namespace):
             return
         if self._withdrawn:
@@ -67,7 +69,7 @@ class Hoister:
             for loop in self._loops.values():
                 loop.go_on()
         for loop in self._loops.values():
-            if loop.asleep and self.situation.observing:
+            if loop.asleep and self.context.observing:
                 loop.go_on()
             if any(run.source.local is not None for run in loop.runs):  # a cell's own begin with each run of the cell
                 loop.look_again()
@@ -75,18 +77,18 @@ class Hoister:
             code = function.__code__
             if function in self._functions or written_code(function) is not code or code.co_freevars:
                 continue
-            hoisted = self._hoisted(function)
-            if hoisted is not None and (self.situation.observing or any(loop.replays for loop in loops_in(hoisted))):
-                self._functions[function] = code, hoisted
-                function.__code__ = hoisted
+            outlined = self._outlined(function)
+            if outlined is not None and (self.context.observing or any(loop.replays for loop in loops_in(outlined))):
+                self._functions[function] = code, outlined
+                function.__code__ = outlined
                 for look in on_code:
-                    look(hoisted)
+                    look(outlined)
 
     def settle(self) -> None:
         """The cell is over: functions whose loops replay nothing get their own code back."""
-        for function, (code, hoisted) in list(self._functions.items()):
-            if not any(loop.replays for loop in loops_in(hoisted)):
-                self._give_back(function, code, hoisted)
+        for function, (code, outlined) in list(self._functions.items()):
+            if not any(loop.replays for loop in loops_in(outlined)):
+                self._give_back(function, code, outlined)
 
     def withdraw(self) -> None:
         """The rest of the cell runs as written: no loop goes through Grape, no function has other code."""
@@ -125,13 +127,13 @@ class Hoister:
 
     def release_abandoned(self, namespace: Mapping[str, object]) -> None:
         """Forget the loops of functions that the person has let go of, unless the last cell still ran them."""
-        held = {hoisted for _, hoisted in self._functions.values()}
+        held = {outlined for _, outlined in self._functions.values()}
         defined = {written_code(function) for function in candidates(namespace)}
-        for (code, filename), hoisted in list(self._codes.items()):
-            if hoisted is None or hoisted in held or code in defined:
+        for (code, filename), outlined in list(self._codes.items()):
+            if outlined is None or outlined in held or code in defined:
                 continue
-            loops = {id(loop) for loop in loops_in(hoisted)}
-            if all(loop.is_idle for loop in loops_in(hoisted)):
+            loops = {id(loop) for loop in loops_in(outlined)}
+            if all(loop.is_idle for loop in loops_in(outlined)):
                 del self._codes[code, filename]
                 for key in [key for key, loop in self._loops.items() if id(loop) in loops]:
                     self._drop(key)
@@ -142,19 +144,19 @@ class Hoister:
             run.drop_regions()
             run.forget()
 
-    def _give_back(self, function: types.FunctionType, code: types.CodeType, hoisted: types.CodeType) -> None:
-        if function.__code__ is hoisted:  # else somebody has given it other code, or a trampoline holds it
+    def _give_back(self, function: types.FunctionType, code: types.CodeType, outlined: types.CodeType) -> None:
+        if function.__code__ is outlined:  # else somebody has given it other code, or a trampoline holds it
             function.__code__ = code
             self._functions.pop(function, None)
 
-    def _hoisted(self, function: types.FunctionType) -> types.CodeType | None:
+    def _outlined(self, function: types.FunctionType) -> types.CodeType | None:
         code = function.__code__
         key = (code, code.co_filename)
         if key not in self._codes:
-            made = hoisted_function(code)
+            made = outlined_function(code)
             if made is not None:
-                hoisted, new, flags, cell = made
-                new = with_objects(new, self._objects(hoisted, function.__globals__, code.co_filename, flags, cell))
+                outlined, new, flags, cell = made
+                new = with_objects(new, self._objects(outlined, function.__globals__, code.co_filename, flags, cell))
                 note_rewritten(new, code)
                 self._codes[key] = new
             else:
@@ -162,19 +164,19 @@ class Hoister:
         return self._codes[key]
 
     def _objects(
-        self, hoisted: Hoisted, namespace: dict[str, object], filename: str, flags: int, cell: str
+        self, outlined: Outlined, namespace: dict[str, object], filename: str, flags: int, cell: str
     ) -> Callable[[str, int], object]:
-        """Finds the loops and runs of `hoisted`, known from before or new, by their numbers."""
+        """Finds the loops and runs of `outlined`, known from before or new, by their numbers."""
         loops: list[Loop] = []
         runs: dict[int, Run] = {}
-        for source in hoisted.loops:
+        for source in outlined.loops:
             key = filename if source.local else "", source.key
             if not source.local:
                 self._begun.setdefault(filename, set()).add(key)
             loop = self._loops.get(key)
             if loop is None:
                 loop = self._loops[key] = Loop(self._may_start, self.at_work)
-                loop.runs = [Run(self, hoisted.runs[number]) for number in source.runs]
+                loop.runs = [Run(self, outlined.runs[number]) for number in source.runs]
             loop.begin(namespace, filename, flags, cell)
             loops.append(loop)
             runs.update(zip(source.runs, loop.runs, strict=True))
@@ -190,7 +192,7 @@ class Hoister:
 
     def at_work(self) -> AbstractContextManager[None]:
         """Around what Grape does for a loop between the person's statements: its time is Grape's."""
-        return self.situation.attention.spend("observe") if self.in_charge else nullcontext()
+        return self.context.attention.spend("observe") if self.in_charge else nullcontext()
 
     @property
     def in_charge(self) -> bool:
@@ -200,7 +202,7 @@ class Hoister:
     def _may_start(self, loop: Loop) -> bool:
         if self.interceptor.withdrawn or not self.interceptor.serves:
             return False
-        if self.situation.observing or loop.replays:
+        if self.context.observing or loop.replays:
             return True
         loop.sleep()
         return False
@@ -211,7 +213,7 @@ class Hoister:
         return any(
             any(region.root is value for value in callables) or getattr(region.root, "__code__", None) in codes
             for region in self.interceptor.regions
-            if region.entries and region not in self.interceptor.hoisted
+            if region.entries and region not in self.interceptor.outlined
         )
 
     def covers(self, region: Region) -> bool:
@@ -220,10 +222,10 @@ class Hoister:
         return (
             region.calls_in_run <= OBSERVED
             and not region.replays_in_run
-            and region not in self.interceptor.hoisted
+            and region not in self.interceptor.outlined
             and any(
                 loop.at.file == at.file and loop.at.line <= at.line <= (loop.end_line or loop.at.line)
-                for loop in self.interceptor.hoisted
+                for loop in self.interceptor.outlined
                 if loop.calls_in_run > OBSERVED and loop.refused is None and loop is not region
             )
         )
