@@ -282,7 +282,6 @@ class _Attempt:
         call, snapshot = eager.call, self.snapshot
         verification, alike = self.verification, self.request.alike
         assert verification is not None
-        specs = [one.output_spec for one in alike]
         self.placeholders.settle([one.placeholders for one in alike])
         external = [tensor.untyped_storage() for tensor in snapshot.externals.values()]
         held = tuple([storage for storage in external if storage._cdata not in self.gradients.homes])
@@ -296,7 +295,7 @@ class _Attempt:
             hidden=[hidden[i] for i in value_guards.inputs],
             outputs=outputs,
             draws=run.draws,
-            output_spec=next((spec for spec in specs if run.output_spec.does_as(spec)), run.output_spec),
+            output_spec=run.output_spec.or_one_alike([one.output_spec for one in alike]),
             externals=shared_tensors(snapshot.externals, [one.externals for one in alike]),
             written=snapshot.written_leaves,
             changed=snapshot.changed,

@@ -93,6 +93,10 @@ class OutputSpec:
             and all(same_structure(a.node, b.node) for a, b in zip(self.changes, other.changes, strict=True))
         )
 
+    def or_one_alike(self, others: Sequence[OutputSpec]) -> OutputSpec:
+        """The first of `others` that does as this one, so that entries share it; else this one."""
+        return next((one for one in others if self.does_as(one)), self)
+
     def leaves(self, arguments: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors of the result and of the arguments after the call, in order; no container is touched."""
         count = len(self.origin)
