@@ -35,9 +35,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from grape.model import Finding
+
+from .corpus_cell import CorpusCell, linecached, statements
 
 __all__ = ["CELLS", "TESTS", "CorpusCell", "Score", "cold", "load", "run_cell", "score"]
 
@@ -47,24 +48,6 @@ TESTS = _ROOT / "tests" / "unit"
 _LABEL = re.compile(r"#((?:\s*GR\d{3})+)\s*$")
 _HEADER = re.compile(r"# ([a-z-]+): (.*)")
 _NAMES = {"setup": "In[1]", "cell": "In[2]"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusCell:
-    """One cell; `labels` are (code, file, line), with the file names that findings show."""
-
-    name: str
-    title: str
-    setup: str
-    source: str
-    device: str
-    headers: dict[str, str]
-    labels: frozenset[tuple[str, str, int]]
-    near_misses: frozenset[str]
-
-    @property
-    def codes(self) -> frozenset[str]:
-        return frozenset(code for code, _, _ in self.labels)
 
 
 @dataclass(kw_only=True)
@@ -182,19 +165,6 @@ def _on_the_tape(cell: CorpusCell, main: ModuleType) -> tuple[Finding, ...]:
         engine().reset()
         for filename in names:
             linecache.cache.pop(filename, None)
-
-
-def statements(source: str, filename: str, namespace: dict[str, Any], after: Any = None) -> None:
-    """Run `source` statement by statement, as a notebook does."""
-    linecached(source, filename)
-    for statement in ast.parse(source, filename).body:
-        exec(compile(ast.Module([statement], []), filename, "exec"), namespace)
-        if after is not None:
-            after()
-
-
-def linecached(source: str, filename: str) -> None:
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
 
 
 @contextlib.contextmanager

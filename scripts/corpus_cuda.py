@@ -39,7 +39,7 @@ from grape.model import (
 from grape.runtime.accounts.policy import Estimate, capture_cost, decide
 from grape.tracing import PositionFinder, Recorder, Tracer, record
 
-from .corpus import CorpusCell, linecached, statements
+from .corpus_cell import CorpusCell, linecached, statements
 
 __all__ = ["record_cell", "simulated"]
 
