@@ -131,11 +131,11 @@ def test_an_error_of_the_kernel_is_one_line(lab: Any) -> None:
 
 
 def test_undo_of_a_region_releases_its_graphs(lab: Any) -> None:
-    assert "replays" in run_code(lab, "%grape status")
+    assert "replayed by" in run_code(lab, "%grape status")
     view = lab.locator(".grape-report").first
     view.get_by_role("button", name="Undo its graphs: run step eagerly again").click()
     view.get_by_text(re.compile("^undone: step at In")).wait_for()
-    assert "replays" not in run_code(lab, "%grape status")
+    assert "replayed by" not in run_code(lab, "%grape status")
 
 
 def test_downloads(lab: Any) -> None:
