@@ -242,7 +242,7 @@ def copied(part: Part, workload: Workload) -> dict[str, Any]:
 
     def now() -> tuple[int, int]:
         regions = list(engine().context.regions)
-        return sum(one.replays for one in regions), sum(one.ledger.copied_bytes for one in regions)
+        return sum(one.replays for one in regions), sum(one.replay_counts.copied_bytes for one in regions)
 
     marked = [now()]
     mark = part.clock.mark

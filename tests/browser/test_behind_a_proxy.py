@@ -39,8 +39,13 @@ def proxy(port: int) -> Iterator[int]:
                     for ends in ((came, onward), (onward, came)):
                         threading.Thread(target=_pass_on, args=ends, daemon=True).start()
 
-        threading.Thread(target=accept, daemon=True).start()
-        yield int(listening.getsockname()[1])
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        try:
+            yield int(listening.getsockname()[1])
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)  # which wakes it: it runs code of ours, beside which no stream opens
+            thread.join()
 
 
 def test_report_view_and_buttons_work_there(open_page: Callable[..., Any], tmp_path: Path) -> None:

@@ -402,7 +402,7 @@ def test_interrupt_then_the_next_cell_works(kernel: Kernel, source: str, expecte
     assert kernel.run("%grape reset")[0] == "ok"
     assert kernel.run("%%grape\n" + LOOP)[0] == "ok"
     status, said = kernel.run("%grape status")
-    assert re.search(r"loop at line 4 .* [1-9]\d* replays", text_of(said)), text_of(said)
+    assert re.search(r"loop at line 4 .* [1-9]\d* replayed by", text_of(said)), text_of(said)
 
 
 def text_of(said: list[dict[str, Any]]) -> str:
