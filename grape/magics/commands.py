@@ -32,8 +32,10 @@ _NOTHING_YET = "nothing has run under %%grape yet"
 
 def run_command(line: str) -> str:
     """Runs ``%grape line``, and returns what it prints. Raises `UsageError` with one line."""
+    first, _, rest = line.strip().partition(" ")
+    takes_code = first in COMMANDS and COMMANDS[first].takes_code and rest.strip() not in ("-h", "--help")
     try:
-        words = shlex.split(line)
+        words = [first, *filter(None, [rest.strip()])] if takes_code else shlex.split(line)
     except ValueError as error:
         broken = broken_code(line) if line.split(None, 1)[0] not in COMMANDS else None
         raise UsageError(f"cannot read '{line}': {broken or error}") from None
@@ -41,8 +43,6 @@ def run_command(line: str) -> str:
         return line_help(COMMANDS.values())
     name, *arguments = words
     command = COMMANDS.get(name)
-    if command is not None and command.takes_code and arguments[:1] not in (["-h"], ["--help"]):
-        arguments = line.split(None, 1)[1:]
     if command is None:
         broken = broken_code(line)
         if broken is not None:

@@ -143,5 +143,9 @@ def evaluated(call: ast.Call, names: dict[str, object]) -> tuple[Any, tuple[obje
     collect = ast.Call(func=given, args=call.args, keywords=call.keywords)
     pair = ast.Tuple(elts=[call.func, collect], ctx=ast.Load())
     expression = ast.fix_missing_locations(ast.Expression(body=pair))
-    module, (args, kwargs) = eval(compile(expression, "<whatif>", "eval"), names)
+    try:
+        code = compile(expression, "<whatif>", "eval")
+    except SyntaxError as error:
+        raise UsageError(f"cannot evaluate '{ast.unparse(call)}': {error.msg}") from None
+    module, (args, kwargs) = eval(code, names)
     return module, args, kwargs

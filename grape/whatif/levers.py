@@ -5,6 +5,8 @@ Model Inference" (2024) found these together, and graphs, to give 3.9x.
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -14,6 +16,8 @@ from torch import Tensor
 from .subject import Subject
 
 __all__ = ["LEVERS", "Lever"]
+
+_CAN_BE_ALONE = "isolate_recompiles" in inspect.signature(torch.compile).parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +36,22 @@ class Lever:
 def _compiled(mode: str | None) -> Callable[[Subject], contextlib.AbstractContextManager[Subject]]:
     @contextlib.contextmanager
     def pull(subject: Subject) -> Iterator[Subject]:
-        yield replace(subject, call=torch.compile(subject.module, mode=mode))
+        # Else what was compiled for other shapes of the class, as for the person's own calls, decides what is compiled.
+        compiled = functools.partial(torch.compile, isolate_recompiles=True) if _CAN_BE_ALONE else torch.compile
+        yield replace(subject, call=compiled(subject.module, mode=mode))
 
     return pull
 
 
 @contextlib.contextmanager
 def _tf32(subject: Subject) -> Iterator[Subject]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32"
     try:
         yield subject
     finally:
-        torch.set_float32_matmul_precision(before)
+        matmul.fp32_precision = before
 
 
 @contextlib.contextmanager
@@ -104,6 +111,10 @@ def _not_single(subject: Subject) -> str | None:
     return None if any(part.dtype == torch.float32 for part in subject.parts()) else "no parameter is float32"
 
 
+def _is_tf32() -> str | None:
+    return "on already" if torch.backends.cuda.matmul.fp32_precision == "tf32" else None
+
+
 def _not_for_half(subject: Subject) -> str | None:
     return "for inference" if subject.trains else _on_cpu(subject) or _not_single(subject)
 
@@ -116,8 +127,8 @@ def _no_images(subject: Subject) -> str | None:
 LEVERS: tuple[Lever, ...] = (
     Lever(
         name="TF32",
-        write='torch.set_float32_matmul_precision("high")',
-        hindrance=lambda subject: _on_cpu(subject) or _not_single(subject),
+        write='torch.backends.cuda.matmul.fp32_precision = "tf32"',
+        hindrance=lambda subject: _on_cpu(subject) or _not_single(subject) or _is_tf32(),
         pull=_tf32,
     ),
     Lever(
@@ -142,13 +153,13 @@ LEVERS: tuple[Lever, ...] = (
     Lever(name="torch.compile", write="model = torch.compile(model)", hindrance=_nothing, pull=_compiled(None)),
     Lever(
         name="torch.compile, reduce-overhead",
-        write='model = torch.compile(model, mode="reduce-overhead")',
+        write='model = torch.compile(model, mode="reduce-overhead"); a call overwrites the results of the one before',
         hindrance=_on_cpu,
         pull=_compiled("reduce-overhead"),
     ),
     Lever(
         name="torch.compile and bfloat16",
-        write='model = torch.compile(model), with torch.autocast("{device}", dtype=torch.bfloat16): ...',
+        write='model = torch.compile(model), called in torch.autocast("{device}", dtype=torch.bfloat16)',
         hindrance=_not_single,
         pull=_compiled_bfloat16,
     ),

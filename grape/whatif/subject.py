@@ -1,18 +1,24 @@
-"""A call of a module that can be made again and again, on copies: nothing of the person's changes."""
+"""A call of a module that can be made again and again, on copies."""
 
 from __future__ import annotations
 
 import copy
+import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import UsageError
 
-__all__ = ["Subject", "copy_of"]
+__all__ = ["Subject", "copy_of", "looks", "randomness_kept", "tensors_in"]
+
+_MOST = 10_000
+"""Objects that are looked at in the arguments of a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +39,22 @@ class Subject:
         call = self.module if self.call is None else self.call
         if not self.trains:
             with torch.no_grad():
-                return list(_tensors(call(*self.args, **self.kwargs)))
+                return tensors_in(call(*self.args, **self.kwargs))
         self.module.zero_grad(set_to_none=True)
-        results = list(_tensors(call(*self.args, **self.kwargs)))
+        results = tensors_in(call(*self.args, **self.kwargs))
         torch.autograd.backward([_total(results)])
         gradients = (parameter.grad for parameter in self.module.parameters())
         return [*results, *(gradient for gradient in gradients if gradient is not None)]
 
     def seeded(self, seed: int) -> list[Tensor]:
-        """`run` behind `manual_seed`; the random states are given back."""
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
-            return [tensor.detach().clone() for tensor in self.run()]
+        """Copies of the results of `run`, with generators that were set to `seed`."""
+        random.seed(seed)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(seed)
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.default_generators[self.device.index or 0].manual_seed(seed)
+        return [tensor.detach().clone() for tensor in self.run()]
 
     def parts(self) -> Iterator[Tensor]:
         """Parameters and buffers."""
@@ -54,35 +63,81 @@ class Subject:
 
     def with_inputs(self, change: Callable[[Tensor], Tensor]) -> tuple[tuple[object, ...], dict[str, object]]:
         """Arguments whose tensors went through `change`."""
-        args, kwargs = tree_map(
-            lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, (self.args, self.kwargs)
-        )
+        given = self.args, self.kwargs
+        args, kwargs = tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, given)
         return tuple(args), dict(kwargs)
 
 
 def copy_of(subject: Subject) -> Subject:
-    """With a module and tensors of its own. Raises `UsageError` for what cannot be copied."""
+    """With a module and arguments of its own. Raises `UsageError` for what cannot be copied."""
+    kind = type(subject.module).__name__
     try:
         module = copy.deepcopy(subject.module)
     except Exception as error:
-        raise UsageError(
-            f"{type(subject.module).__name__} cannot be copied, so nothing can be tried: {error}"
-        ) from error
-    args, kwargs = subject.with_inputs(_own)
+        raise UsageError(f"{kind} cannot be copied, so nothing can be tried: {_first_line(error)}") from error
+    given = subject.args, dict(subject.kwargs)
+    known = {id(leaf): _own(leaf) for leaf in tree_leaves(given) if isinstance(leaf, Tensor)}
+    try:
+        args, kwargs = copy.deepcopy(given, known)
+    except Exception as error:
+        raise UsageError(f"an argument cannot be copied, so nothing can be tried: {_first_line(error)}") from error
     return Subject(module=module, args=args, kwargs=kwargs, device=subject.device, trains=subject.trains)
+
+
+@contextmanager
+def randomness_kept() -> Iterator[None]:
+    """The random states of torch, Python and NumPy are the same behind the block."""
+    numpy = sys.modules["numpy"].random if "numpy" in sys.modules else None
+    python, arrays = random.getstate(), numpy.get_state() if numpy is not None else None
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.set_state(arrays)
+
+
+def looks(value: object) -> list[object]:
+    """What tells that a call changed its arguments: lengths of containers, shapes and versions of tensors, also those
+    that objects hold.
+    """
+    found: list[object] = []
+    pending, seen = [value], set[int]()
+    while pending and len(seen) < _MOST:
+        one = pending.pop()
+        if id(one) in seen or isinstance(one, nn.Module | type):
+            continue
+        seen.add(id(one))
+        if isinstance(one, Tensor):
+            found.append((one.shape, one._version if not one.is_inference() else 0))
+        elif isinstance(one, Mapping):
+            found.append(len(one))
+            pending += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            found.append(len(one))
+            pending += one
+        elif hasattr(one, "__dict__"):
+            pending += vars(one).values()
+    return found
+
+
+def tensors_in(value: object) -> list[Tensor]:
+    """In containers, and in what torch knows as one."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def _own(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
-def _tensors(value: object) -> Iterable[Tensor]:
-    leaves, _ = tree_flatten(value)
-    return (leaf for leaf in leaves if isinstance(leaf, Tensor))
-
-
 def _total(results: Iterable[Tensor]) -> Tensor:
-    parts = [one.float().sum() for one in results if one.requires_grad and one.is_floating_point()]
+    parts = [one.abs().sum() if one.is_complex() else one.float().sum() for one in results if one.requires_grad]
     if not parts:
         raise UsageError("nothing that the module returns has a gradient; call its `eval()`, or use torch.no_grad()")
     return torch.stack(parts).sum()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:120]

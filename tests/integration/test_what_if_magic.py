@@ -17,7 +17,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_table_of_a_call(notebook: Notebook) -> None:
     notebook.run("%grape whatif net(x)").raise_error()
-    assert "net(...), forward, on the CPU" in notebook.said and "as written" in notebook.said
+    assert "net(...), forward without gradients, on the CPU" in notebook.said and "as written" in notebook.said
     notebook.run("%grape whatif net(input=x[:1] + 1)").raise_error()
     assert "bfloat16 (autocast)" in notebook.said
 
@@ -27,6 +27,7 @@ def test_what_is_no_call_of_a_module(notebook: Notebook) -> None:
         "": "%grape whatif needs an argument: %grape whatif CALL",
         "net": "needs a call of a module, as in %grape whatif model(x), not 'net'",
         "net(": "cannot read 'net('",
+        "net(await x)": "cannot",
         "len('ab')": "measures the call of an nn.Module, not of builtin_function_or_method",
     }.items():
         notebook.run(f"%grape whatif {line}")
