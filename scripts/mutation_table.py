@@ -193,9 +193,9 @@ def values_unseen_by_the_probe() -> None:
 
 
 def keys_untyped() -> None:
-    from grape.runtime.guarding import probe, structure
+    from grape.runtime.guarding import input_guard, structure
 
-    structure.typed = probe.typed = lambda names: tuple(names)
+    structure.typed = input_guard.typed = lambda names: tuple(names)
 
 
 def outside_overlaps() -> None:

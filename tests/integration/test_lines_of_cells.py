@@ -122,11 +122,11 @@ def test_a_call_that_is_no_example_is_not_the_one_that_is_shown(
     """The first profiled call takes far longer than calls do."""
     stop, seen = TimelineRecorder.stop, []
 
-    def slow_at_first(self: TimelineRecorder, calls: int = 1) -> None:
+    def slow_at_first(self: TimelineRecorder) -> None:
         if not seen:
             notebook["busy"](0.2)
         seen.append(self)
-        stop(self, calls)
+        stop(self)
 
     monkeypatch.setattr(TimelineRecorder, "stop", slow_at_first)
     notebook.under_grape("%%grape --profile\nwith torch.no_grad():\n    for x in xs:\n        y = net(x)\n")

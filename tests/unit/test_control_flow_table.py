@@ -16,6 +16,7 @@ from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.graphed import GraphedFunction
 from grape.runtime.predication import SelectLowering, flow
+from grape.runtime.predication.lowering import select
 from tests.property.control_flow_programs import SelectsOnly
 from tests.unit.control_flow_cases import AFTER, ASSERTIONS, CONSTRUCTS, INPUTS, arguments, bits, left_in, source_of
 
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("without_gradients", "few_unrolled")
 
 @pytest.fixture
 def few_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SelectLowering.__init__.__kwdefaults__, "max_iterations", UNROLLED)
+    monkeypatch.setattr(select, "MAX_ITERATIONS", UNROLLED)
 
 
 def rewritten(body: str) -> str:

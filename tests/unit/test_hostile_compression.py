@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -24,6 +26,7 @@ from grape.runtime.capture.snapshot import Snapshot
 from grape.runtime.compression import Limits
 from grape.runtime.compression.members import Kin
 from grape.runtime.compression.residents import Residents
+from grape.runtime.compression.switching import Waiting
 from grape.sessions import engine
 from tests.property.programs import eager_to_graph
 from tests.unit.test_shared_executables import NODE_BYTES, Graphed, work
@@ -581,3 +584,28 @@ def test_without_sharing_a_budget_counts_the_pool_and_other_regions(monkeypatch:
     assert not shape.entries and shape.decision is not None and "the memory budget" in shape.decision.why
     second.release()
     first.graphed.release()
+
+
+def test_a_call_that_waits_for_an_executable_does_not_keep_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    with eager_to_graph():
+        graphed = GraphedFunction(work, backend=ReferenceBackend(node_bytes=NODE_BYTES), tolerance=0.0)
+        with torch.no_grad():
+            for length in (4, 5):
+                for _ in range(5):
+                    graphed(torch.ones(length))
+            store = graphed._region.context.executables
+            store.limits = replace(store.limits, executables=1)
+            store.apply_limits()
+            monkeypatch.setattr("grape.runtime.compression.store.bring", lambda residents, member: Waiting())
+            gc.collect()
+            gc.disable()
+            try:
+                kept = []
+                for length in (4, 5) * 5:
+                    x = torch.ones(length)
+                    kept.append(weakref.ref(x))
+                    graphed(x)
+                    del x
+                assert sum(one() is not None for one in kept) == 0
+            finally:
+                gc.enable()

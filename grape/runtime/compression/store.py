@@ -125,7 +125,7 @@ class ExecutableStore:
             return self._separate(member)
         if isinstance(brought, Waiting):
             missing = NoExecutable("the executables that would have to go are more useful", waiting=True)
-        raise missing  # here, so that it does not keep the frames of what was caught
+        raise missing
 
     def _separate(self, member: Member) -> Loaded:
         """A shape that its class's executables refuse now: its own graph serves it, if that is still there."""

@@ -234,7 +234,7 @@ class Entry:
         except MemoryMoved:
             return MISMATCH
         except NoExecutable as missing:
-            self.missing = missing
+            self.missing = missing.with_traceback(None)  # its frames hold the arguments of the call
             return NO_EXECUTABLE
         if self.arms is not None and undo is not None and not self._sound(self.arms):
             undo()  # an eager call tells which assertion it was, and raises it

@@ -137,6 +137,8 @@ def _resolve(value: object, bases: Mapping[int, tuple[torch.Tensor, int]]) -> ob
 def thaw(value: object) -> object:
     """Undo what the recorder did to plain values: ("float", 1.0) is 1.0 again."""
     if isinstance(value, tuple):
+        if value == ("float", "-0.0"):
+            return -0.0
         if len(value) == 2 and isinstance(value[0], str) and type(value[1]).__name__ == value[0]:
             return value[1]
         return tuple([thaw(item) for item in value])

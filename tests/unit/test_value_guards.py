@@ -110,3 +110,18 @@ def test_what_cannot_be_computed_before_a_replay_is_refused(name: str) -> None:
     assert twins.replays == 0 and twins.refused is not None and twins.refused.code == code, twins.refused
     region = twins.graphed._region
     assert region is not None and not region.captures.durations_ms, "it was captured, and never replayed"
+
+
+NEGATIVE_ZEROS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a factor": lambda x: work(x) * torch.mul(x.sum(), -0.0).item(),
+    "a bound": lambda x: work(x) * torch.clamp(x.sum(), -0.0, 5.0).item(),
+    "a bound of what is drawn": lambda x: work(x) * torch.full((2,), -0.0).uniform_(-0.0, 1.0)[0],
+}
+
+
+@pytest.mark.parametrize("name", NEGATIVE_ZEROS)
+def test_a_negative_zero_is_the_one_that_was_written(name: str) -> None:
+    twins = Twins(lambda: World(function=NEGATIVE_ZEROS[name]))
+    twins.calls_of(lambda world: ((torch.full((4,), 1.0),), {}), 20)
+    assert twins.replays > 5
+    twins.close()
