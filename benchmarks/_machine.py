@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.metadata
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["machine", "result_path", "write"]
+__all__ = ["WORKERS", "machine", "result_path", "write"]
+
+WORKERS = "BENCHMARK_WORKERS"
+"""The environment variable that says how many processes measure at a time on the machine."""
 
 
 def machine() -> dict[str, Any]:
-    """Device, driver and versions of this process. Without a CUDA device `gpu`, `driver` and `cuda` are None."""
+    """Device, driver and versions of this process. Without a CUDA device `gpu`, `driver` and `cuda` are None,
+    as `workers` is where nothing says it. `date` is the day in UTC."""
     import torch
 
     import grape
@@ -29,7 +35,19 @@ def machine() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "grape": grape.__version__,
         "cpus": os.cpu_count(),
+        "cpu": _cpu(),
+        "workers": int(os.environ[WORKERS]) if WORKERS in os.environ else None,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
+
+
+def _cpu() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, None) or platform.processor() or None
 
 
 def _version(name: str) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import plots, studies, tables
+from . import costs, losses, overall, plots, studies, tables
 from .figures import Found
 
 __all__ = ["make", "merged", "page"]
@@ -15,6 +15,7 @@ __all__ = ["make", "merged", "page"]
 ROOT = Path(__file__).parents[2]
 NAME = "evaluation"
 COMMAND = "python -m benchmarks.evaluate --out DIR --write"
+PUBLISHED = "That is their baseline, not the one below: ratios of this page are over eager."
 
 
 def merged(out: Path) -> list[Found]:
@@ -95,27 +96,34 @@ def page(found: Sequence[Found], folder: str) -> str:
         "# Evaluation",
         tables.prose(
             f"Made by `{COMMAND}`; every sample is in `benchmarks/results/{NAME}.json`. A row is a function or a",
-            "script that can be read by itself ([rows](../benchmarks/evaluate/rows)). Each row runs in each column in",
-            "a process of its own, beside eager runs in the same process, in turn; every ratio is one of these.",
-            "Weights are random, algorithms of cuDNN deterministic.",
+            "script that can be read by itself ([rows](../benchmarks/evaluate/rows)), a column a way to run it. Each",
+            "pair has a process of its own, where runs of the column stand beside eager runs; every ratio is of one",
+            "process.",
         ),
-        tables.machines(found),
+        overall.METHOD,
+        overall.machines(found),
+        overall.columns_measured(found),
+        overall.coverage(found),
         "## In all",
-        tables.summary(found),
-        tables.SUMMARY_SAYS,
+        overall.summary(found),
+        overall.SUMMARY_SAYS,
+        overall.noise_said(found),
+        overall.by_group(found),
         _picture("steps", "Steps of each row against eager", folder) if "steps" in drawn else None,
         "## Where Grape loses, and why",
-        tables.losses(found),
+        losses.losses(found),
     ]
     from .rows import GROUPS
 
     for group in GROUPS:
         if group.name not in ("growth", "libraries"):
-            parts += [f"## {group.title}", tables.prose(group.said), tables.steps(found, group)]
+            said = [group.said, PUBLISHED] if group.said else []
+            parts += [f"## {group.title}", tables.prose(*said), tables.steps(found, group)]
     parts += [
         "## What it costs until it pays",
-        tables.costs_table(found),
-        tables.COSTS_SAY,
+        costs.costs_table(found),
+        costs.COSTS_SAY,
+        costs.memory_said(found),
         "## Whole programs",
         tables.programs_said(found),
         _picture("programs", "Whole programs against eager", folder) if "programs" in drawn else None,

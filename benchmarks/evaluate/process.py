@@ -116,7 +116,9 @@ def measure(row: Row, column_name: str, size: Size, seconds: float, save: Callab
     plain = [bench.plain()]
     expected = bench.results(job)
     plain.append(bench.plain())
-    found["repeatable"] = same(expected, bench.results(job))
+    own = Agreement(expected)  # of eager with itself: what any difference under the column has to be seen beside
+    own.take(bench.results(job))
+    found |= own_agreement(own)
     found |= {"steps": job.steps, "plain": _samples(plain, job.steps), "at": "the first run"}
     save(found)
     try:
@@ -147,9 +149,11 @@ def measure(row: Row, column_name: str, size: Size, seconds: float, save: Callab
     rounds = (1, 1) if size.quick else ROUNDS
     while len(timed) < rounds[0] or (len(timed) < rounds[1] and time.monotonic() < until):
         beside.append(bench.plain())
+        own.take(bench.results(job))
         timed.append(_under(bench, variant))
         agreement.take(bench.results(variant.job))
         found |= {"beside": _samples(beside, job.steps), "timed": _samples(timed, job.steps)}
+        found |= own_agreement(own)
         found |= {"agreement": agreement.to_dict(), "outcome": "measured", "at": "timed runs"}
         save(found)
         if time.monotonic() > until + seconds / 4:
@@ -217,10 +221,17 @@ class Agreement:
         }
 
 
+def own_agreement(own: Agreement) -> dict[str, Any]:
+    known = own.to_dict()
+    return {"repeatable": known["identical"], "eager_agreement": known}
+
+
 class Memory:
-    """What the device holds more than when this was made, the allocator's cache apart; None without one."""
+    """What the device holds more than when this was made, the allocator's cache apart; None without one. Peaks are of
+    what the allocator reserved, from the beginning of the process on: eager's until this was made, and of all."""
 
     def __init__(self) -> None:
+        self._eager_peak = torch.cuda.max_memory_reserved() if torch.cuda.is_available() else None
         self._free = self._now()
 
     @staticmethod
@@ -236,7 +247,8 @@ class Memory:
         now = self._now()
         if now is None or self._free is None:
             return {"held_bytes": None}
-        return {"held_bytes": self._free - now, "peak_bytes": torch.cuda.max_memory_reserved()}
+        peak = torch.cuda.max_memory_reserved()
+        return {"held_bytes": self._free - now, "peak_bytes": peak, "eager_peak_bytes": self._eager_peak}
 
 
 def _shell() -> Any:

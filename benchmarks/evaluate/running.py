@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from _machine import WORKERS
+
 from .job import Row
 
 __all__ = ["Cell", "Limits", "cell_file", "devices", "run_all", "skip"]
@@ -72,6 +74,7 @@ def run_all(cells: Sequence[Cell], out: Path, *, quick: bool, workers: int, limi
     (out / "cells").mkdir(parents=True, exist_ok=True)
     free: deque[int | None] = deque(range(min(workers, devices())) if workers > 1 and not quick else [])
     free = free or deque([None] * (workers if quick else 1))
+    os.environ[WORKERS] = str(len(free))  # for the records of its children
     waiting, running, ran = deque(cells), [], 0
     try:
         while waiting or running:

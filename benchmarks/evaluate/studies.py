@@ -79,7 +79,7 @@ def growth_lines(found: Sequence[Found]) -> dict[str, tuple[str, dict[str, list[
 
 
 def growth_table(found: Sequence[Found]) -> str:
-    table = [("", "eager, a step", "Grape, a step", "first run, a step", "whole run", "memory held", "outcome")]
+    table = [("", "eager, a step", "Grape, a step", "first run, a step", "settled run", "memory held", "outcome")]
     for kind, points in growth(found).items():
         for count, one in points.items():
             if one["outcome"] != "measured":
@@ -100,6 +100,11 @@ def growth_table(found: Sequence[Found]) -> str:
     return markdown(table) if len(table) > 1 else NOTHING
 
 
+def _of(measured: Mapping[str, Any]) -> str:
+    gpu = measured.get("machine", {}).get("gpu")
+    return f", from data of {measured['ranks']} x {gpu} and not of the GPU of the rows above" if gpu else ""
+
+
 BYTES_PER_S, HOP_S = 2.0e11, 5e-6
 
 
@@ -107,7 +112,8 @@ def ranks(measured: Mapping[str, Any]) -> str:
     """Two ranks were measured elsewhere; beyond is a model."""
     said = prose(
         "Two ranks were measured by `benchmarks/several_gpus.py` ([more than one GPU](several-gpus.md#measured)).",
-        "Beyond is a model on paper. It assumes: each rank does the work of one of the two, Grape shortens what is",
+        f"Up to 8, of one machine, is a model on paper{_of(measured)}. It assumes: each rank does the work",
+        "of one of the two, Grape shortens what is",
         "between collectives as it does on two ranks and leaves collectives as they are; a ring all-reduce of B bytes",
         f"over n ranks takes 2 (n - 1) / n B / {BYTES_PER_S / 1e9:.0f} GB/s + 2 (n - 1) {HOP_S * 1e6:.0f} us; nothing",
         "overlaps, and nobody straggles.",
@@ -119,7 +125,7 @@ def ranks(measured: Mapping[str, Any]) -> str:
     plain, grape = (statistics.median(runs) / count for runs in (model["plain_s"], model["grape_s"][1:]))
     gone = exchange(nbytes, measured["ranks"])
     table = [("ranks", "exchange", "eager, a step", "Grape, a step", "ratio")]
-    for n in (2, 4, 8, 64):
+    for n in (2, 4, 8):
         each = exchange(nbytes, n)
         sides = [max(side - gone, 0.0) + each for side in (plain, grape)]
         table.append((str(n), *(f"{one * 1e3:.1f} ms" for one in (each, *sides)), times(sides[0] / sides[1])))

@@ -39,6 +39,7 @@ def test_rows_of_each_kind_run_and_leave_the_bits_of_eager(tmp_path: Path) -> No
     for row in ROWS:
         one = found[row, "grape"]
         assert one["outcome"] == "measured" and one["repeatable"] and one["agreement"]["identical"], (one, said)
+        assert one["eager_agreement"]["identical"] and one["machine"]["workers"] == 1, one
     for row in ("gpt2_decode", "dlrm_training", "turbulence"):
         one = found[row, "by_hand"]
         assert one["outcome"] == "measured" and one["agreement"]["identical"], (one, said)

@@ -4,32 +4,38 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.evaluate import figures, page, plan, plots, tables
+from benchmarks import _machine
+from benchmarks.evaluate import costs, figures, losses, overall, page, plan, plots, studies, tables
 from benchmarks.evaluate.rows import GROUPS, ROWS
 
 ROOT = Path(__file__).parents[2]
 
 
-def samples(step_ms: float, *runs: float) -> dict[str, Any]:
-    return {"step_ms": [step_ms] * len(runs), "run_s": runs, "median_step_ms": step_ms, "median_run_s": runs[-1]}
+def samples(step_ms: list[float], run_s: list[float]) -> dict[str, Any]:
+    medians = {"median_step_ms": statistics.median(step_ms), "median_run_s": statistics.median(run_s)}
+    return {"step_ms": step_ms, "run_s": run_s, **medians}
 
 
 def measured(
-    row: str, column: str, step_ms: float, warm: tuple[float, ...] = (3.0, 0.5), **more: Any
+    row: str, column: str, step_ms: float, warm: tuple[float, ...] = (3.0, 0.5), n: int = 3, **more: Any
 ) -> dict[str, Any]:
     """Of a row whose eager step takes 2 ms and whose eager run takes 1 s; a run in the column takes the last of
-    `warm`."""
+    `warm`, in `n` timed runs."""
     about = {"row": row, "group": ROWS[row].group, "what": ROWS[row].what, "column": column, "outcome": "measured"}
     agreement = {"identical": True, "runs": 4, "largest_difference": 0.0, "relative": 0.0}
-    sides = {"plain": samples(2.0, 1.0), "beside": samples(2.0, 1.0)}
-    mine = {"warm": samples(step_ms, *warm), "timed": samples(step_ms, warm[-1])}
-    memory = {"held_bytes": 5_000_000}
+    sides = {"plain": samples([2.0, 2.0], [1.0, 1.0]), "beside": samples([2.0] * n, [1.0] * n)}
+    mine = {
+        "warm": samples([step_ms] * len(warm), list(warm)),
+        "timed": samples([step_ms] * n, [warm[-1]] * n),
+    }
+    memory = {"held_bytes": 5_000_000, "peak_bytes": 9_000_000}
     return {**about, **sides, **mine, "agreement": agreement, "memory": memory, "steps": 500, **more}
 
 
@@ -38,23 +44,155 @@ def failed(row: str, column: str, outcome: str, why: str) -> dict[str, Any]:
     return {"row": row, "group": group, "what": what, "column": column, "outcome": outcome, "why": why}
 
 
+LEFT = {"verdict": "no significant change; left as written: operator streams made it no faster", "findings": []}
+
+
 @pytest.mark.parametrize(
-    ("warm", "more", "first_gain", "even"),
+    ("warm", "more", "first_gain", "even", "extrapolated"),
     [
-        ((3.0, 0.5, 0.5, 0.5, 0.5, 0.5), {}, 3.0, 3.0 + 4 * 0.5),  # the 2 s of the first run are back after four more
-        ((3.0, 0.5), {}, 3.0, 5.0),  # the same, beyond what was measured
-        ((0.5, 0.5), {}, 0.0, 0.5),
-        ((3.0, 1.5), {}, None, None),
-        ((0.5, 0.5), {"prepare_s": 1.5}, 2.0, 3.0),
+        ((3.0, 0.5, 0.5), {}, 3.0, 3.0 + 4 * 0.5, False),  # the 2 s of the first run are back after four more
+        ((6.0, 0.5), {}, 6.0, 6.0 + 10 * 0.5, True),  # the same, beyond what was measured
+        ((0.5, 0.5), {}, 0.0, 0.5, False),
+        ((0.5, 3.0, 0.5), {}, 0.0, 0.5 + 3.0 + 3 * 0.5, False),  # the last crossing, not the first
+        ((3.0, 1.5), {}, None, None, False),
+        ((0.5, 0.5), {"prepare_s": 1.5}, 2.0, 3.0, False),
+        ((0.5, 0.5), {"more": LEFT}, None, None, False),
+        ((0.5, 0.5), {"timed": samples([1.0] * 3, [0.5, 0.5, 1.1])}, None, None, False),
+        ((0.5, 0.5), {"n": 1}, None, None, False),
     ],
-    ids=["measured", "beyond", "at once", "never", "prepared"],
+    ids=["measured", "beyond", "at once", "last", "never", "prepared", "as written", "overlap", "one run"],
 )
 def test_when_it_pays(
-    warm: tuple[float, ...], more: dict[str, Any], first_gain: float | None, even: float | None
+    warm: tuple[float, ...], more: dict[str, Any], first_gain: float | None, even: float | None, extrapolated: bool
 ) -> None:
     known = figures.costs(measured("dlrm", "grape", 1.0, warm, **more))
     assert known is not None
     assert (known.to_first_gain_s, known.to_break_even_s) == pytest.approx((first_gain, even))
+    assert known.is_extrapolated is extrapolated
+
+
+def test_costs_say_about_where_they_are_extrapolated_and_what_is_not_known() -> None:
+    found = [measured("dlrm", "grape", 1.0, (6.0, 0.5)), measured("clip", "grape", 1.0, n=1)]
+    made = costs.costs_table(found).splitlines()
+    assert made[2] == "| dlrm | Grape as shipped | 1.0 s | 6.0 s | faster | 6.0 s | about 11.0 s | 5 MB | 9 MB |"
+    assert made[3] == "| clip | Grape as shipped | 1.0 s | 3.0 s | one run | not known | not known | 5 MB | 9 MB |"
+
+
+@pytest.mark.parametrize(
+    ("eager", "before", "mine", "called"),
+    [
+        ([2.0, 2.2], [2.1, 2.1], [1.0, 1.9], "faster"),
+        ([2.0, 2.2], [1.8, 2.1], [1.0, 1.9], "within noise"),  # eager was as fast before Grape was loaded
+        ([2.0, 2.2], [2.1, 2.1], [2.3, 2.4], "slower"),
+        ([2.0, 2.2], [2.1, 2.5], [2.3, 2.4], "within noise"),
+        ([2.0], [2.1, 2.5], [1.0], "one run"),
+    ],
+)
+def test_a_row_is_called_only_where_ranges_do_not_overlap(
+    eager: list[float], before: list[float], mine: list[float], called: str
+) -> None:
+    sides = {"plain": samples(before, before), "beside": samples(eager, eager), "timed": samples(mine, mine)}
+    one = measured("dlrm", "grape", 1.0, **sides)
+    assert figures.call(one) == figures.call(one, "run_s") == called
+
+
+def test_a_peer_is_ahead_only_beyond_the_ranges_of_both() -> None:
+    mine = measured("dlrm", "grape", 1.0)
+    ahead, alone = measured("dlrm", "by_hand", 0.5), measured("dlrm", "by_hand", 0.5, n=1)
+    near = measured("dlrm", "by_hand", 0.9, timed=samples([0.5, 0.9, 1.1], [0.5] * 3))
+    assert [figures.is_behind(mine, one) for one in (ahead, alone, near)] == [True, False, False]
+    (line,) = (line for line in overall.summary([mine, ahead]).splitlines() if line.startswith("| over CUDA graphs"))
+    assert line.endswith("| 1 (100%) |")
+
+
+def test_rows_left_as_written_are_eager_against_eager() -> None:
+    sides = {"beside": samples([2.0, 2.4], [1.0, 1.2]), "timed": samples([2.5, 2.0], [1.25, 1.0])}
+    found = [measured("dlrm", "grape", 1.0, more=LEFT, **sides), measured("clip", "grape", 1.0)]
+    assert tables.outcome(found[0]) == "left as written, 0.98x (0.80 to 1.20, n 2)"
+    assert tables.outcome(found[1]) == "faster, 2.00x (2.00 to 2.00, n 3)"
+    known = figures.noise(found)
+    assert known is not None and known.as_written is not None
+    assert (known.within.most, known.as_written.n) == (pytest.approx(1.2), 1)
+    assert known.as_written.middle == pytest.approx(2.2 / 2.25)
+    said = overall.noise_said(found)
+    assert said is not None and "Timed runs of a row: 3 in 1 row, 2 in 1 row." in said.replace("\n", " ")
+    assert "dlrm 0.98x (left as written)" in losses.losses(found)
+    assert "dlrm, left as written" in tables.points(found)[0]
+
+
+def test_first_runs_and_later_ones() -> None:
+    found = [measured("dlrm", "grape", 1.0, (4.0, 2.0, 0.5)), measured("clip", "grape", 1.0, (0.5, 0.5))]
+    assert [figures.first_ratio(one) for one in found] == [0.25, 2.0]
+    assert [figures.worst_later_ratio(one) for one in found] == [0.5, 2.0]
+    made = overall.summary(found)
+    assert "| Grape as shipped | 1 (50%) | 0.25x (dlrm) | 0.50x (dlrm) |" in made
+    assert "First runs slower by more than 3%, 1 of 2: dlrm 0.25x." in losses.losses(found)
+
+
+def test_means_are_told_by_group() -> None:
+    made = overall.by_group([measured("dlrm", "grape", 1.0), measured("dlrm_training", "grape", 4.0, (3.0, 2.0))])
+    assert made is not None
+    (line,) = (line for line in made.splitlines() if "Recommenders" in line)
+    assert line.split(" | ")[1:4] == ["2 of 5", "0", "1.00x (0.88 to 1.62, 0.50 to 2.00)"]
+
+
+def test_rows_are_counted_and_those_not_measured_are_named() -> None:
+    said = overall.coverage([measured("dlrm", "grape", 1.0), failed("clip", "grape", "the row fails", "no")])
+    said = said.replace("\n", " ")
+    rows = [row for group in GROUPS if group.name not in tables.APART for row in group.rows if not row.long]
+    assert f"1 of {len(rows)} rows were measured" in said and "; the row fails: clip." in said
+    assert "gpt2_decode_1024" in said[said.index("only where they are named") :]
+
+
+def test_columns_that_were_not_measured_are_named() -> None:
+    said = overall.columns_measured([measured("dlrm", "grape", 1.0)]).replace("\n", " ")
+    assert "Columns measured: Grape as shipped. Not measured: CUDA graphs by hand" in said
+    assert "No peer was measured" in said
+    peers = overall.columns_measured([measured("dlrm", "grape", 1.0), measured("dlrm", "by_hand", 1.0)])
+    assert "No peer was measured" not in peers
+
+
+def differing(row: str, **more: Any) -> dict[str, Any]:
+    off = {"identical": False, "runs": 4, "largest_difference": 0.5, "relative": 0.25}
+    return {**measured(row, "grape", 1.0, repeatable=False, **more), "agreement": off}
+
+
+def test_the_bits_of_a_row_count_only_where_eager_repeats_its_own() -> None:
+    found = [measured("dlrm", "grape", 1.0, repeatable=True), differing("clip")]
+    assert overall.same_bits(found) == "1 of 1 repeatable rows; eager differs from itself in 1 more"
+    assert tables.agreed(found[1]) == (
+        "at most 2.5e-01 of the largest; eager differs from itself, by how much: not recorded"
+    )
+    own = {"identical": False, "runs": 6, "largest_difference": 0.5, "relative": 0.125}
+    assert tables.agreed(differing("clip", eager_agreement=own)).endswith("by how much: at most 1.2e-01")
+
+
+def test_memory_has_a_floor_and_a_peak_beside_it() -> None:
+    left = measured("dlrm", "grape", 1.0, more=LEFT, memory={"held_bytes": -3_000_000, "peak_bytes": 9_000_000})
+    known = {"held_bytes": 5_000_000, "peak_bytes": 9_000_000, "eager_peak_bytes": 7_000_000}
+    other = measured("clip", "grape", 1.0, memory=known)
+    assert costs.memory(left) == ("-3 MB", "9 MB")
+    assert costs.memory(other) == ("5 MB", "9 MB (+2 MB)")
+    said = costs.memory_said([left]).replace("\n", " ")
+    assert "-3 MB to -3 MB more" in said and "negative where" in said and "eager's own was not recorded" in said
+    assert "in brackets" in costs.memory_said([left, other])
+
+
+def test_the_machine_says_what_was_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = {"gpu": "NVIDIA H200", "driver": "1", "torch": "2", "python": "3", "cpus": 32}
+    said = overall.machines([measured("dlrm", "grape", 1.0, machine=old)]).replace("\n", " ")
+    assert "32 CPUs (1 pairs)" in said and "Not recorded: the CPU's model, pairs at a time, date." in said
+    monkeypatch.setenv(_machine.WORKERS, "2")
+    known = {**old, "cpu": "EPYC", **{key: _machine.machine()[key] for key in ("workers", "date")}}
+    said = overall.machines([measured("dlrm", "grape", 1.0, machine=known)]).replace("\n", " ")
+    assert "32 CPUs, EPYC (1 pairs); pairs at a time: 2; date: 20" in said and "Not recorded" not in said
+
+
+def test_ranks_beyond_one_machine_are_not_modelled() -> None:
+    times = {"plain_s": [5.0], "grape_s": [9.0, 4.0]}
+    made = studies.ranks({"machine": {"gpu": "NVIDIA H100"}, "ranks": 2, "steps": 200, "programs": {"ddp_gpt2": times}})
+    assert [line.split(" | ")[0] for line in made.splitlines()[-3:]] == ["| 2", "| 4", "| 8"]
+    assert "2 x NVIDIA H100" in made.replace("\n", " ")
 
 
 def test_a_mean_of_ratios_is_geometric() -> None:
@@ -80,14 +218,15 @@ FOUND = [
 def test_the_page_tells_who_fails_and_where_grape_loses() -> None:
     made = page.page(FOUND, "images/")
     lines = made.splitlines()
-    (in_all,) = (line for line in lines if line.startswith("| Grape as shipped | "))
-    assert in_all.split(" | ")[1:] == [
-        *("3", "1.00x (0.88 to 1.62, 0.50 to 2.00)", "1.00x (0.88 to 1.62, 0.50 to 2.00)"),
-        *("1 (33%)", "1 (33%)", "2 (100%) |"),
+    counts, means, _ = (line for line in lines if line.startswith("| Grape as shipped | "))
+    assert counts.split(" | ")[1:] == ["3", "1", "1", "0", "0", "0", "1 (33%)", "2 of 2 repeatable rows |"]
+    assert means.split(" | ")[1:] == [
+        *["1.00x (0.88 to 1.62, 0.50 to 2.00)"] * 3,
+        "0.33x (0.33 to 0.33, 0.33 to 0.33) |",
     ]
     lost = made[made.index("## Where Grape loses") : made.index("## The paper's")]
-    assert "| gpt2_decode | eager | 0.50x | 0.50x | cell slower; GR101 a read |" in lost
-    assert "| dlrm | CUDA graphs by hand, with placeholders | 0.50x | 1.00x | cell 2x faster |" in lost
+    assert "| gpt2_decode | eager | 0.500x | 0.500x | cell slower; GR101 a read |" in lost
+    assert "| dlrm | CUDA graphs by hand, with placeholders | 0.500x | 1.000x | cell 2x faster |" in lost
     assert "| xlnet | Grape as shipped | time-out | longer than 150 s, in run 2 |" in lines
     assert "| alexnet | Grape as shipped | not installed | torchvision |" in lines
     for name in page.pictures(FOUND):
@@ -108,7 +247,7 @@ def test_pictures_can_be_read_and_differ_by_their_ground() -> None:
 
 
 def test_a_page_of_nothing_says_so() -> None:
-    assert tables.summary([]) == tables.losses([]) == tables.NOTHING
+    assert overall.summary([]) == losses.losses([]) == tables.NOTHING
     assert "not measured" in page.page([], "")
 
 
