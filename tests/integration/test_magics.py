@@ -690,7 +690,7 @@ def test_saved_files(ran: InteractiveShell, tmp_path: Path) -> None:
         (
             "zzz",
             "unknown command 'zzz'; commands: status, diff, apply, undo, history, compare, reset, remember, recall, "
-            "save, trace, view, doctor, explain, help",
+            "save, trace, view, doctor, whatif, explain, help",
         ),
         ("model(x", "'model(x' is no command, and no Python: '(' was never closed"),
         ("print('it's')", "cannot read 'print('it's')': unterminated string literal"),
