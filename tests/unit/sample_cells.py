@@ -12,6 +12,7 @@ from typing import Any
 from grape.advisor import advise
 from grape.model import (
     CellEvidence,
+    CopyRecord,
     Event,
     LineTime,
     LineTimes,
@@ -117,6 +118,7 @@ def inference() -> Report:
         calls=200,
         replays=194,
         decisions=(),
+        copies=(CopyRecord(argument="images", bytes=2**16, calls=194),),
     )
     times = lines((4, 4.0), (5, 215.0, 96 * 2**20), (6, 31.0, 2**18), (7, 2.0))
     return report_of(gpu_cell(forward, source=source, lines=times, time=took(942.0, 279.0)))
