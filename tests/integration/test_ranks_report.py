@@ -89,7 +89,7 @@ def test_rank_0_reports_for_all_and_names_the_straggler(script: Path) -> None:
     assert [one["rank"] for one in ranks["shown"]] == [0, 1]
     assert all(one["matched"] > 0 and one["collectives"] >= 60 for one in ranks["shown"])
     waits = [one["waits_ms"] for one in ranks["shown"]]
-    assert waits[0] > 500 and waits[1] < waits[0] / 4
+    assert waits[0] > 500 and waits[1] < waits[0] / 2  # which waits for its own start, and for the cores of others
     (finding,) = (one for one in report["findings"] if one["code"] == "GR601")
     assert finding["message"].startswith("the other rank waits for rank 1 at `allreduce`: it comes ")
     assert (finding["file"], finding["line"]) == ("train.py", SCRIPT.splitlines().index("    loss.backward()") + 1)
