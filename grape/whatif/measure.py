@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..errors import UsageError
 from ..model import Measured
 from ..quiet import without_warnings
+from ..render.units import one_line
 from .levers import LEVERS, Lever
 from .results import apart, same
 from .subject import Subject, copy_of, looks, randomness_kept, tensors_in
@@ -81,7 +82,7 @@ def _measured(subject: Subject, name: str, ends: float) -> WhatIf:
     try:
         samples = _Clock(plain, ends).samples()
     except Exception as error:
-        raise UsageError(f"the call fails when it is repeated: {type(error).__name__}: {_first_line(error)}") from error
+        raise UsageError(f"the call fails when it is repeated: {_said(error)}") from error
     rows = []
     for lever in LEVERS:
         row = Tried(name=lever.name, write=_written(lever, subject, written))
@@ -109,7 +110,7 @@ def _as_written(subject: Subject) -> _Results:
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(f"the call as it is fails: {type(error).__name__}: {_first_line(error)}") from error
+        raise UsageError(f"the call as it is fails: {_said(error)}") from error
     if any(one._version != version or one.grad is not grad for one, version, grad in before):
         for one, _, grad in before:
             one.grad = grad
@@ -151,7 +152,7 @@ def _tried(lever: Lever, subject: Subject, plain: Subject, row: Tried, expected:
             results=said,
         )
     except Exception as error:
-        return replace(row, failed=f"failed: {type(error).__name__}: {_first_line(error)}")
+        return replace(row, failed=f"failed: {_said(error)}")
 
 
 def _compared(expected: _Results, first: list[Tensor], later: list[Tensor]) -> tuple[float | None, str]:
@@ -197,8 +198,8 @@ def _let_go() -> None:
         torch.cuda.empty_cache()
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:100]
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {one_line(str(error))}"
 
 
 def _written(lever: Lever, subject: Subject, name: str) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import UsageError
+from ..render.units import one_line
 
 __all__ = ["Subject", "copy_of", "looks", "randomness_kept", "tensors_in"]
 
@@ -74,13 +75,13 @@ def copy_of(subject: Subject) -> Subject:
     try:
         module = copy.deepcopy(subject.module)
     except Exception as error:
-        raise UsageError(f"{kind} cannot be copied, so nothing can be tried: {_first_line(error)}") from error
+        raise UsageError(f"{kind} cannot be copied, so nothing can be tried: {one_line(str(error))}") from error
     given = subject.args, dict(subject.kwargs)
     known = {id(leaf): _own(leaf) for leaf in tree_leaves(given) if isinstance(leaf, Tensor)}
     try:
         args, kwargs = copy.deepcopy(given, known)
     except Exception as error:
-        raise UsageError(f"an argument cannot be copied, so nothing can be tried: {_first_line(error)}") from error
+        raise UsageError(f"an argument cannot be copied, so nothing can be tried: {one_line(str(error))}") from error
     return Subject(module=module, args=args, kwargs=kwargs, device=subject.device, trains=subject.trains)
 
 
@@ -137,7 +138,3 @@ def _total(results: Iterable[Tensor]) -> Tensor:
     if not parts:
         raise UsageError("nothing that the module returns has a gradient; call its `eval()`, or use torch.no_grad()")
     return torch.stack(parts).sum()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:120]

@@ -173,7 +173,7 @@ def test_the_fastest_is_faster_than_noise_and_right() -> None:
     assert tried([5.0, 5.1, 5.2], None, "draws random numbers").helps
 
 
-def test_tf32_is_set_for_its_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_is_set_for_its_time_only() -> None:
     (lever,) = (one for one in levers.LEVERS if one.name == "TF32")
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
