@@ -140,7 +140,8 @@ def test_sets_of_nodes_count_in_budget_and_account(monkeypatch: pytest.MonkeyPat
         assert budget // 2 < sum(one.nbytes for one in kept) <= budget
         assert world.store.account().graphs == 1
     world.store.release()
-    assert world.store.account().host_bytes == 0
+    after = world.store.account()
+    assert after.record_bytes == after.base_bytes == after.graph_bytes == after.prepared_bytes == after.kept_bytes == 0
 
 
 def test_both_ways_take_turns_on_one_executable(monkeypatch: pytest.MonkeyPatch) -> None:
