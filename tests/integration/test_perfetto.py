@@ -1,4 +1,5 @@
-"""The trace as Perfetto's own parser reads it: the program `trace_processor_shell`, which its page runs as WebAssembly.
+"""The trace as Perfetto's own parser reads it: the program `trace_processor_shell`. As its page runs it, the parser is
+asked in tests/browser/test_perfetto_parser.py.
 
 It comes from https://get.perfetto.dev/trace_processor; where it is not on the path, GRAPE_TRACE_PROCESSOR names it.
 """

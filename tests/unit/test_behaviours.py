@@ -30,7 +30,7 @@ BEHAVIOURS = {
     "help": f"{CELL}::test_kernel_explains_the_magic",
     "parity of the CLI": "integration/test_cli_parity.py::test_regions_and_findings_are_those_of_the_magic",
     "-o": f"{CELL}::test_bad_options_and_empty_cells_say_so_and_go_on",
-    "the trace opens in Perfetto": "integration/test_perfetto.py::test_every_event_is_read_and_none_is_dropped",
+    "the trace opens in Perfetto": "browser/test_perfetto_parser.py::test_all_is_read_and_none_is_dropped",
     "a proxied server": "browser/test_behind_a_proxy.py::test_report_view_and_buttons_work_there",
     "two commands: make demo": "integration/test_demo.py::test_the_demo_shows_the_verdict_of_a_real_run",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from itertools import count as numbers
 from typing import Any
 
 from ...model import Event, MemoryCurve, ReportData, Timeline
@@ -35,8 +36,9 @@ def trace_text(report: ReportData) -> str:
 def chrome_trace(report: ReportData) -> dict[str, object]:
     """Before and after of each region, the main one first, then the cell and its memory curve."""
     events: list[dict[str, object]] = []
+    arrows = numbers(1)
     for pid, (name, timeline) in enumerate(named_timelines(report), start=1):
-        events += _process(pid, name, timeline)
+        events += _process(pid, name, timeline, arrows)
     events += _memory(report.memory, tape=report.evidence.backend == "tape")
     return {
         "traceEvents": events,
@@ -49,7 +51,7 @@ def _metadata(kind: str, pid: int, tid: int, **args: object) -> dict[str, object
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}
 
 
-def _process(pid: int, name: str, timeline: Timeline) -> Iterator[dict[str, object]]:
+def _process(pid: int, name: str, timeline: Timeline, arrows: Iterator[int]) -> Iterator[dict[str, object]]:
     yield _metadata("process_name", pid, 0, name=name)
     yield _metadata("process_sort_index", pid, 0, sort_index=pid)
     if timeline.dropped:
@@ -67,7 +69,7 @@ def _process(pid: int, name: str, timeline: Timeline) -> Iterator[dict[str, obje
                 first = ends.setdefault(event.correlation, span)
                 if span["ts"] < first["ts"]:
                     ends[event.correlation] = span
-    yield from _flows(pid, launches, landings)
+    yield from _flows(pid, launches, landings, arrows)
 
 
 def _tracks(timeline: Timeline) -> list[tuple[str, list[Event]]]:
@@ -125,14 +127,20 @@ def _span(event: Event, pid: int, tid: int) -> dict[str, Any]:
 
 
 def _flows(
-    pid: int, launches: dict[int, dict[str, object]], landings: dict[int, dict[str, object]]
+    pid: int,
+    launches: dict[int, dict[str, object]],
+    landings: dict[int, dict[str, object]],
+    arrows: Iterator[int],
 ) -> Iterator[dict[str, object]]:
-    """An arrow from a launch to the first device activity that it caused (a graph launch causes many)."""
+    """An arrow from a launch to the first device activity that it caused (a graph launch causes many).
+
+    Its id is a number of its own in the whole trace: Perfetto reads no other text, and knows no ids per process.
+    """
     for correlation, launch in launches.items():
         landing = landings.get(correlation)
         if landing is None:
             continue
-        arrow = {"name": "launch", "cat": "launch", "id": f"{pid}.{correlation}", "pid": pid}
+        arrow = {"name": "launch", "cat": "launch", "id": next(arrows), "pid": pid}
         yield {**arrow, "ph": "s", "tid": launch["tid"], "ts": launch["ts"]}
         yield {**arrow, "ph": "f", "bp": "e", "tid": landing["tid"], "ts": landing["ts"]}
 
