@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ..options import Options
     from ..render import Report
-    from ..sessions import CellKey, Mode, Session, StreamedSession
+    from ..sessions import CellKey, Mode, OpenSession
 
 __all__ = [
     "EMPTY",
@@ -116,28 +116,50 @@ class GrapeCell:
         self._shell = shell
         self._source = source
         self.options = options
-        self._session: Session | StreamedSession | None = None
+        self._session: OpenSession | None = None
         self._started = False
         self._display = CellDisplay(shell)
         self._streamed = engine_named(options.engine) == "streams"
+        self._launches = self._starts_processes()
         self._mode, self._key = self._plan()
-        outlines = not self._streamed and self._mode not in ("leave", "stream")
+        outlines = not (self._launches or self._streamed) and self._mode not in ("leave", "stream")
         self._restore_compiler = outline_loops_of(shell, self._ahead) if outlines else lambda: None
         self._replacement: Replacement | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._told_of_json = options.json is not None and not _can_write(options.json)
 
+    def _starts_processes(self) -> bool:
+        """Then this process must not touch a device."""
+        if self.options.profile or self.options.rewrite:
+            return False
+        from ..rewrite.starts import starts_processes
+
+        try:
+            return starts_processes(self._code(), self._shell.user_ns)
+        except Exception:  # whatever stands in the namespace
+            log_failure("it asked whether a cell starts processes")
+            return False
+
+    def _code(self) -> str:
+        """What stands below the magic."""
+        lines = self._source.splitlines(keepends=True)
+        magic = find_magic(lines)
+        return "".join(lines[magic.index + 1 :] if magic else lines)
+
     def _plan(self) -> tuple[Mode, CellKey | None]:
         """How much attention the cell gets. Before torch is imported nothing is known of it."""
-        if "torch" not in sys.modules or self.options.profile or self.options.rewrite or self._streamed:
+        if (
+            self._launches
+            or "torch" not in sys.modules
+            or self.options.profile
+            or self.options.rewrite
+            or self._streamed
+        ):
             return "watch", None
         from ..sessions import plan
 
-        lines = self._source.splitlines(keepends=True)
-        magic = find_magic(lines)
         try:
-            source = "".join(lines[magic.index + 1 :] if magic else lines)
-            return plan(source, self._shell.user_ns, self.options)
+            return plan(self._code(), self._shell.user_ns, self.options)
         except Exception:  # whatever stands in the namespace
             log_failure("it asked what is known of a cell")
             return "watch", None
@@ -222,8 +244,12 @@ class GrapeCell:
         if replacement is not None and rewritten is not None:
             at_once.remember(replacement.ran(shown(filename), filename))
 
-    def _make_session(self) -> Callable[..., Session | StreamedSession]:
+    def _make_session(self) -> Callable[..., OpenSession]:
         """Who makes the session: a cell that regions look at or serve is theirs under every engine but streams."""
+        if self._launches:
+            from ..sessions import LaunchedSession
+
+            return LaunchedSession
         if self._streamed or self._mode in ("leave", "stream"):
             from ..sessions import session_for
 
@@ -243,7 +269,7 @@ class GrapeCell:
                 _abandon(session)
             self._display.withdraw(f"{what}, the cell goes on without it: {_own(error)}")
 
-    def _conclude(self, session: Session | StreamedSession, error: BaseException | None) -> None:
+    def _conclude(self, session: OpenSession, error: BaseException | None) -> None:
         try:
             report = session.close(error)
         except (Exception, KeyboardInterrupt) as failure:
@@ -264,7 +290,7 @@ class GrapeCell:
             say(f"Grape: the report is in grape.last but could not be shown: {_own(failure)}")
 
 
-def _abandon(session: Session | StreamedSession) -> None:
+def _abandon(session: OpenSession) -> None:
     try:
         session.abandon()
     except Exception as error:

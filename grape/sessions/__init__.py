@@ -7,7 +7,8 @@ the name of a function below: importing it would put the module in the function'
 from .block import session
 from .cell import Session
 from .choice import plan, session_for
-from .engine import Engine
+from .engine import Engine, OpenSession
+from .launched import LaunchedSession
 from .loops import outlined_code
 from .past.history import CellKey, Mode
 from .past.remembering import recall, remember
@@ -21,7 +22,9 @@ __all__ = [
     "Cell",
     "CellKey",
     "Engine",
+    "LaunchedSession",
     "Mode",
+    "OpenSession",
     "Session",
     "StreamedFunction",
     "StreamedSession",

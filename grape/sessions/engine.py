@@ -33,6 +33,26 @@ __all__ = ["CELLS", "Engine", "OpenSession"]
 class OpenSession(Protocol):
     """A cell that runs under Grape."""
 
+    @property
+    def outlines(self) -> bool:
+        """Statements of loops become functions before they run."""
+
+    @property
+    def is_known(self) -> bool:
+        """The cell has run before, and been reported at length."""
+
+    def open(self, code: CodeType | None = None) -> None:
+        """It begins, with this statement. Raises `UsageError` where a session is already open."""
+
+    def statement_boundary(self, code: CodeType | None = None) -> None:
+        """A top-level statement ended. `code` is the next one."""
+
+    def close(self, error: BaseException | None) -> Report:
+        """Leave, and report. `error` is what the cell raised, if it did."""
+
+    def shown(self) -> None:
+        """The person has the report."""
+
     def abandon(self) -> None:
         """Leave without a report."""
 

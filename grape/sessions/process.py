@@ -10,9 +10,21 @@ from collections.abc import Mapping
 from ..render import Report
 from .engine import Engine
 
-__all__ = ["close_engine", "engine", "engine_and_ms", "last_report", "preload", "release_abandoned"]
+__all__ = [
+    "close_engine",
+    "engine",
+    "engine_and_ms",
+    "engine_there_is",
+    "keep_report",
+    "last_report",
+    "leave_to_child",
+    "preload",
+    "release_abandoned",
+]
 
 _engine: Engine | None = None
+_report: Report | None = None
+"""Of a cell that ran while there was no engine."""
 
 
 def engine() -> Engine:
@@ -21,6 +33,17 @@ def engine() -> Engine:
     if _engine is None:
         _engine = Engine()
     return _engine
+
+
+def engine_there_is() -> Engine | None:
+    """The process's engine; None where nothing has made it."""
+    return _engine
+
+
+def leave_to_child() -> None:
+    """In a process that was forked off in a cell: that cell's session is the parent's."""
+    if _engine is not None:
+        _engine.session = None
 
 
 def engine_and_ms() -> tuple[Engine, float]:
@@ -63,6 +86,14 @@ def preload() -> None:
     from ..render import text  # noqa: F401
 
 
+def keep_report(report: Report) -> None:
+    """For `last_report`, of a session that has no engine."""
+    global _report
+    if _engine is not None:
+        _engine.report = report
+    _report = report
+
+
 def last_report() -> Report | None:
     """The report of the last session that ended, or None."""
-    return _engine.report if _engine is not None else None
+    return _engine.report if _engine is not None and _engine.report is not None else _report

@@ -1,9 +1,8 @@
-"""Several ranks under `grape run`, and processes that a cell starts: one report, and the numbers of a plain run."""
+"""Several ranks under `grape run`: one report, and the numbers of a plain run."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -103,69 +102,3 @@ def test_a_rank_that_raises_reports_itself_and_each_may_have_a_file(script: Path
     other = json.loads((script / "report-1.json").read_text())["cell"]
     assert other["error"] == "ValueError: no more data"
     assert (other["ranks"]["rank"], other["ranks"]["shown"]) == (1, [])
-
-
-FORKED = """
-import os, sys
-import torch
-from IPython.core.interactiveshell import InteractiveShell
-
-shell = InteractiveShell.instance()
-shell.run_line_magic("load_ext", "grape")
-
-def cell(source):
-    shell.run_cell(source).raise_error()
-
-cell('''
-import torch, torch.distributed as dist, torch.multiprocessing as mp
-from torch import nn
-def make():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
-net = make()
-def train(rank, name):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{name}.store", rank=rank, world_size=2)
-    model = nn.parallel.DistributedDataParallel(make())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(30):
-        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(10 * step + rank))
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-    torch.save([p.detach() for p in model.module.parameters()], f"{name}.{rank}")
-    dist.destroy_process_group()
-''')
-start = "mp.start_processes(train, args=(NAME,), nprocs=2, start_method='fork')"
-work = "for _ in range(60): y = net(torch.ones(2, 8)).sum()"
-engine = sys.argv[1]
-cell(f"NAME = {os.path.abspath('plain')!r}\\n{start}")
-cell(f"%%grape --engine {engine}\\nNAME = {os.path.abspath('alone')!r}\\n{start}")
-import grape
-alone = grape.last.verdict
-cell(f"%%grape --engine {engine}\\n{work}\\nNAME = {os.path.abspath('beside')!r}\\n{start}")
-cell(f"{work}\\nNAME = {os.path.abspath('later')!r}\\n{start}")
-plain = torch.load("plain.0")
-same = [
-    all(map(torch.equal, plain, torch.load(f"{name}.{rank}")))
-    for name in ("plain", "alone", "beside", "later") for rank in (0, 1)
-]
-assert all(same), same
-print("verdict:", alone)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
-@pytest.mark.parametrize("engine", ["regions", "streams"])
-def test_children_of_a_cell_train_as_without_grape(engine: str, tmp_path: Path) -> None:
-    """In the manner of `accelerate.notebook_launcher`: forked in a cell, with functions of the notebook."""
-    (tmp_path / "cells.py").write_text(FORKED)
-    environment = environment_of() | {"GRAPE_REFERENCE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "cells.py", engine]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert "the cell started 2 child processes, which run as written" in done.stdout
-    verdict = done.stdout.partition("verdict:")[2]
-    assert "no PyTorch work in this process; the cell started 2 child processes" in verdict

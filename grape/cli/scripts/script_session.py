@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from ...errors import GrapeError
 from ...options import Options
 from ...quiet import same_random_stream, without_collections, without_warnings
+from ...rewrite.starts import starts_processes
 from .main_module import Statement
 
 if TYPE_CHECKING:
     from ...render import Report
-    from ...sessions import Session, StreamedSession
+    from ...sessions import OpenSession
 
 __all__ = ["ScriptSession"]
 
@@ -38,7 +39,7 @@ class ScriptSession:
         self._source = source
         self._options = options
         self._namespace = namespace
-        self._session: Session | StreamedSession | None = None
+        self._session: OpenSession | None = None
         self._over = False
         self.failure: str | None = None
         """Why there is no report, in words; None where there is one, or nothing went wrong."""
@@ -76,10 +77,12 @@ class ScriptSession:
                 return None
 
     def _open(self, code: CodeType) -> None:
-        from ...sessions import Cell, session_for
+        from ...sessions import Cell, LaunchedSession, session_for
 
         cell = Cell(name=self._name, source=self._source, filename=self._file)
-        session = session_for(options=self._options, cell=cell, namespace=self._namespace)
+        launches = not self._options.profile and starts_processes(self._source, self._namespace)
+        make = LaunchedSession if launches else session_for
+        session = make(options=self._options, cell=cell, namespace=self._namespace)
         try:
             session.open(code)
         except BaseException:
@@ -110,7 +113,7 @@ def _imports_torch(source: str) -> bool:
     return any(name.partition(".")[0] in _WITH_TORCH for name in names)
 
 
-def _abandon(session: Session | StreamedSession) -> None:
+def _abandon(session: OpenSession) -> None:
     with contextlib.suppress(Exception):
         session.abandon()
 

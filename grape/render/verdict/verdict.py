@@ -91,8 +91,8 @@ def _streamed(evidence: CellEvidence, change: list[str]) -> str:
 def _nothing_here(evidence: CellEvidence) -> str:
     if not evidence.children:
         return "no PyTorch work in this cell"
-    runs = "child process, which runs" if evidence.children == 1 else "child processes, which run"
-    return f"no PyTorch work in this process; the cell started {count(evidence.children)} {runs} as written"
+    children = "1 child process" if evidence.children == 1 else f"{count(evidence.children)} child processes"
+    return f"no PyTorch work in this process; the cell started {children}, of which Grape saw nothing"
 
 
 _TOO_SMALL = "its PyTorch work is too small to gain"

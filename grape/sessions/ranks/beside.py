@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,8 +22,9 @@ from ..past.told import sources
 from ..streamed.stream_evidence import findings_beside, shown_at
 from .children import children
 from .exchange import exchange
+from .launch import RankMessage, kept
 
-__all__ = ["arrivals_of", "beside_ranks"]
+__all__ = ["arrivals_of", "beside_children", "beside_ranks"]
 
 _NOTHING_MET = Arrivals(meetings=(), at_ns=(), met=0)
 _GONE = "the process group was destroyed before the cell ended"
@@ -48,6 +49,11 @@ def beside_ranks(report: Report, source: str, met: Arrivals | None = None, shown
     of code into the name to show. Raises nothing.
     """
     group = group_of_run()
+    if kept.keep is not None:
+        rank, size, parts = (group.rank, group.size, group.has_parts) if group else (None, None, False)
+        kept.keep(RankMessage(rank=rank, size=size, parts=parts, said=_told(rank or 0, report.evidence, met), met=met))
+        forget_group()
+        return report
     if group is None or group.size == 1:
         return _with_children(report)
     with surviving("it told the other ranks of the cell, or heard of theirs"):
@@ -61,6 +67,21 @@ def beside_ranks(report: Report, source: str, met: Arrivals | None = None, shown
             ranks = replace(ranks, apart=_GONE) if gone else ranks
         report = _with(report, ranks, shown)
     forget_group()
+    return report
+
+
+def beside_children(
+    report: Report, heard: Mapping[int, RankMessage], size: int, shown: Callable[[str], str] = str
+) -> Report:
+    """The report of the first of `heard`, by rank, with all of these beside each other: processes that the cell
+    started, of which there were `size`.
+    """
+    with surviving("it put the processes of a cell beside each other"):
+        first, *_ = messages = [heard[rank] for rank in sorted(heard)]
+        said = [{**heard[rank].said, "rank": rank} for rank in sorted(heard)]
+        parts = any(one.parts for one in messages)
+        ranks = _compared(said, first.met or _NOTHING_MET, first.size or size, parts=parts)
+        report = _with(report, ranks, shown)
     return report
 
 

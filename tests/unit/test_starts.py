@@ -1,0 +1,62 @@
+"""Which cells start processes that do their work."""
+
+from __future__ import annotations
+
+import pytest
+import torch.multiprocessing
+
+from grape.rewrite.starts import starts_processes
+
+YES = [
+    "notebook_launcher(train, num_processes=2)",
+    "accelerate.notebook_launcher(train)",
+    "from accelerate import notebook_launcher as go\ngo(train)",
+    "import torch.multiprocessing as mp\nmp.spawn(train, nprocs=2)",
+    "torch.multiprocessing.spawn(train, nprocs=2)",
+    "from torch.multiprocessing import spawn\nspawn(train)",
+    "if __name__ == '__main__':\n    mp.start_processes(train, nprocs=2)",
+    "elastic_launch(config, train)(1)",
+    "%time mp.spawn(train)\nmain()",
+    "deep()",
+]
+NO = [
+    "train()",
+    "seeds = numpy.random.SeedSequence(0).spawn(4)",
+    "spawn(3)",
+    "rng.spawn(2)",
+    "def f(:",
+    "mp.Process(target=train).start()",
+    "recursive()",
+    "'mp.spawn(train)'",
+]
+
+
+@pytest.fixture
+def notebook() -> dict[str, object]:
+    namespace: dict[str, object] = {"mp": torch.multiprocessing}
+    source = """
+def train(): return sum([1, 2])
+def main():
+    def inner(): mp.spawn(train, nprocs=2)
+    inner()
+def deep(): return middle()
+def middle(): return main()
+def recursive(): return recursive()
+def spawn(n): return n
+"""
+    exec(source, namespace)
+    return namespace
+
+
+@pytest.mark.parametrize("source", YES)
+def test_cells_that_do(source: str, notebook: dict[str, object]) -> None:
+    assert starts_processes(source, notebook)
+
+
+@pytest.mark.parametrize("source", NO)
+def test_cells_that_do_not(source: str, notebook: dict[str, object]) -> None:
+    assert not starts_processes(source, notebook)
+
+
+def test_names_of_the_notebook_tell_what_they_are(notebook: dict[str, object]) -> None:
+    assert starts_processes("spawn(train)", notebook | {"spawn": torch.multiprocessing.spawn})
