@@ -21,7 +21,7 @@ def test_names_the_call_the_count_and_the_wait() -> None:
     assert finding.message == "`loss(x).item()` makes the CPU wait for the GPU once per call (50 us)"
     assert finding.predicted_ms_per_call == pytest.approx(0.05)
     assert (finding.severity, finding.at, finding.region) == ("blocker", at(2), "step")
-    assert finding.advice == "keep the value as a tensor (`x.detach()`), and read it once after the loop"
+    assert finding.advice == "keep the value as a tensor (`loss(x).detach()`), and read it once after the loop"
 
 
 @pytest.mark.parametrize("outcome", ["observed", "replayed"])

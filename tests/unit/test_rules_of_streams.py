@@ -60,7 +60,7 @@ def test_a_read_costs_its_wait_and_a_segment() -> None:
     )
     assert (finding.code, finding.severity, finding.at, finding.region) == ("GR101", "costly", at(2), None)
     assert finding.predicted_ms_per_call == pytest.approx(1.0)
-    assert finding.advice == "keep the value as a tensor (`x.detach()`), and read it once after the loop"
+    assert finding.advice == "keep the value as a tensor (`loss(x).detach()`), and read it once after the loop"
     assert dict(finding.evidence)["executions_at_least"] == 100 and finding.fixable
 
 

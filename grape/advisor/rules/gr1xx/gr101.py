@@ -10,6 +10,7 @@ takes longer than the wait.
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -35,10 +36,12 @@ _LINES_PER_MS = 0.1
 _READS = ("item", "tolist", "cpu", "numpy", "synchronize", "to", "print", "float", "int", "bool", "format", "str")
 _PRINTS = frozenset({"print", "display", "write", "info", "debug", "warning", "set_postfix", "set_description"})
 _TO_HOST = frozenset({"item", "tolist", "numpy", "cpu"})
+_LONGEST_OWNER = 40
+_READ_LATER = "read it once after the loop"
 _ADVICE = {
     "print": "print after the loop, or every n-th iteration; keep the values in a list of detached tensors until then",
     "transfer-out": "keep the tensor on the GPU; copy once after the loop",
-    "host-read": "keep the value as a tensor (`x.detach()`), and read it once after the loop",
+    "host-read": f"keep the value as a tensor, and {_READ_LATER}",
     "seldom": "it is read seldom already: read it outside of what repeats, so that the rest can be captured",
 }
 
@@ -88,14 +91,26 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
             ("construct", site.construct),
         ),
         predicted_ms_per_call=saving,
-        advice=advice_at(site, severity, _ADVICE[_way_out(evidence, site)]),
+        advice=advice_at(site, severity, _way_out(evidence, site, written)),
     )
 
 
-def _way_out(evidence: CellEvidence, site: Site) -> str:
+def _way_out(evidence: CellEvidence, site: Site, written: str | None) -> str:
     if cell_source(evidence).every_nth(site.user):
-        return "seldom"
-    return "print" if site.construct == "print" else site.kind
+        return _ADVICE["seldom"]
+    way = "print" if site.construct == "print" else site.kind
+    return _kept(written) if way == "host-read" and written else _ADVICE[way]
+
+
+def _kept(written: str) -> str:
+    """The advice for a value that is read by the call `written`."""
+    with contextlib.suppress(SyntaxError, ValueError):
+        call = ast.parse(written, mode="eval").body
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _TO_HOST:
+            owner = ast.unparse(call.func.value)
+            if len(owner) <= _LONGEST_OWNER:
+                return f"keep the value as a tensor (`{owner.removesuffix('.detach()')}.detach()`), and {_READ_LATER}"
+    return _ADVICE["host-read"]
 
 
 def _operator(evidence: CellEvidence, site: Site) -> str:
@@ -183,10 +198,10 @@ def in_source(context: Context) -> Iterator[StaticFinding]:
             if owner in ("tensor", "mask") or (read and owner is None):
                 if context.is_tested(node):
                     continue
-                advice = "keep the value as a tensor (`x.detach()`), and read it once after the loop"
+                advice = _ADVICE["transfer-out"] if func.attr in ("cpu", "numpy") else _kept(ast.unparse(node))
                 yield context.at("GR101", node, node, "`{}` makes the CPU wait for the GPU", advice, func.attr)
         elif isinstance(func, ast.Name) and func.id in ("float", "int") and node.args and kinds.is_tensor(node.args[0]):
-            advice = "keep the value as a tensor, and read it once after the loop"
+            advice = _ADVICE["host-read"]
             yield context.at("GR101", node, node, "`{}` makes the CPU wait for the GPU", advice)
         elif last_name(func) in _PRINTS:
             shown = next(_shown(kinds, node), None)
