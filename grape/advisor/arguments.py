@@ -1,7 +1,8 @@
 """Names of a region's arguments, as the person has them.
 
 Evidence names an argument by its path from the call: ``args[0][1]`` is the second positional one, ``args[1]['past']``
-the keyword `past`, and what follows leads to a tensor inside it.
+the keyword `past`, and what follows leads to a tensor inside it. After the call they follow what it returned:
+``result[0]`` is that, ``result[1]`` and ``result[2]`` are positional arguments and keywords.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from .calls import CallSite, call_sites, parameters
 from .code.source import cell_source
 
 _PATH = re.compile(r"args\[(?:0\]\[(?P<index>\d+)|1\]\['(?P<keyword>\w+)')\](?P<rest>.*)", re.DOTALL)
+_RESULT = re.compile(r"result\[(?P<part>[012])\](?P<rest>.*)", re.DOTALL)
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
 
@@ -36,7 +38,11 @@ class Arguments:
 
     def name(self, path: str) -> str:
         """A name to stand in a sentence: code in backticks, or "the second argument"."""
-        match = _PATH.fullmatch(path)
+        returned = _RESULT.fullmatch(path)
+        if returned is not None and returned["part"] == "0":
+            rest = returned["rest"].lstrip(".")
+            return f"`{rest}` of what it returns" if rest else "what it returns"
+        match = _PATH.fullmatch(path if returned is None else f"args[{int(returned['part']) - 1}]{returned['rest']}")
         if match is None:
             return f"`{path}`"
         keyword, rest = match["keyword"], match["rest"]
@@ -49,6 +55,8 @@ class Arguments:
         if index < len(self._parameters):
             return f"`{self._parameters[index]}{rest}`"
         number = index - self._method
+        if number < 0:
+            return f"`self{rest}`"
         ordinal = _ORDINALS[number] if 0 <= number < len(_ORDINALS) else f"{number + 1}th"
         return f"`{rest.lstrip('.')}` of the {ordinal} argument" if rest else f"the {ordinal} argument"
 

@@ -88,4 +88,4 @@ def with_refusals(code: str, evidence: CellEvidence, found: Iterable[Finding], a
 
 def _named(evidence: CellEvidence, region: RegionEvidence, why: str) -> str:
     """The runtime names an argument by its path from the call; the person has a name for it."""
-    return re.sub(r"`(args\[[^`]*)`", lambda path: Arguments(evidence, region).name(path[1]), why)
+    return re.sub(r"`((?:args|result)\[[^`]*)`", lambda path: Arguments(evidence, region).name(path[1]), why)

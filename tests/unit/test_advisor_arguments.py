@@ -107,3 +107,19 @@ def test_the_line_of_the_call() -> None:
     assert arguments("", source=inside).called_at == at(3, function="run")
     twice = arguments("y = step(x) + step(z)")
     assert twice.called_at is None and twice.called_here
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("args[0][0].rng", "`self.rng`"),
+        ("result[0]", "what it returns"),
+        ("result[0].logits", "`logits` of what it returns"),
+        ("result[0][1]", "`[1]` of what it returns"),
+        ("result[1][1]", "`token`"),
+        ("result[2]['mask']", "`mask`"),
+    ],
+)
+def test_a_path_that_a_refusal_gave_is_named_as_well(path: str, name: str) -> None:
+    method = arguments("y = decoder.step(token, mask=m)", "Decoder.step")
+    assert method.name(path) == name

@@ -64,8 +64,26 @@ class Unsupported(Exception):
     """A value whose state cannot be guarded. `where` is the path from the root ("args[0].cache")."""
 
     def __init__(self, where: str, value: object, why: str | None = None) -> None:
-        super().__init__(why or f"{where} is a {type(value).__name__}, which is neither data nor a tensor")
+        super().__init__(f"{f'`{where}`' if where else 'a value'} {why or _what(value)}")
         self.where = where
+
+
+def _what(value: object) -> str:
+    """What `value` is, where no guard can compare it; as the end of a sentence."""
+    if not isinstance(value, torch.Tensor):
+        named = type(value).__qualname__ if is_own_class(type(value)) else _full_name(type(value))
+        return f"is {'an' if named[:1].lower() in 'aeiou' else 'a'} `{named}`, which no guard can compare"
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return f"is a `{type(value).__name__}`, a subclass of `torch.Tensor`"
+    if value.layout is not torch.strided:
+        return f"is a sparse tensor (`{value.layout}`)"
+    if is_batched(value):
+        return "stands for many tensors (`is_grads_batched=True`)"
+    return "has names of dimensions" if has_names(value) else "is a conjugated or negated view"
+
+
+def _full_name(cls: type) -> str:
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +189,14 @@ class _Flattener:
         if tensor.is_conj() or tensor.is_neg() or is_batched(tensor) or has_names(tensor):
             raise Unsupported(path, tensor)
         if tensor.is_quantized:  # its scale is in no key
-            raise Unsupported(path, tensor, f"{path} is quantized")
+            raise Unsupported(path, tensor, "is quantized")
         number = self.tensors[id(tensor)] = len(self.leaves)
         self.leaves.append(tensor)
         self.paths.append(path)
         storage = tensor.untyped_storage()._cdata
         first, offset = self.storages.setdefault(storage, (number, int(tensor.storage_offset())))
         if tensor.data_ptr() % tensor.itemsize:
-            raise Unsupported(path, tensor, f"{path} lies at an address that no allocation has")
+            raise Unsupported(path, tensor, "lies at an address that no allocation has")
         self.key += (leaf_meta(tensor), alignment(tensor), first, int(tensor.storage_offset()) - offset)
         if tensor.__dict__:  # what the code may read there is in no key: such a call is never captured
             self.key.append(tuple(tensor.__dict__))
@@ -189,7 +207,7 @@ class _Flattener:
         number = self.seen[id(value)] = len(self.containers)
         odd = why_odd(cls)
         if number > _MAX_NODES or odd is not None:
-            raise Unsupported(path, value, odd and f"{path} is a {cls.__name__}, {odd}")
+            raise Unsupported(path, value, odd and f"is a `{cls.__name__}`, {odd}")
         self.containers.append(value)
         if isinstance(value, tuple):
             if cls is not tuple and not _is_known_tuple(cls):
@@ -291,9 +309,9 @@ def flatten(value: object, path: str = "") -> Layout:
     except Unsupported:
         raise
     except RecursionError as error:
-        raise Unsupported(path, value, f"{path or 'a value'} is nested too deeply to be looked into") from error
+        raise Unsupported(path, value, "is nested too deeply to be looked into") from error
     except Exception as error:  # an attribute of the person's that is computed, and fails
-        why = f"{path or 'a value'} cannot be looked into: {type(error).__name__}: {str(error)[:200]}"
+        why = f"cannot be looked into: {type(error).__name__}: {str(error)[:200]}"
         raise Unsupported(path, value, why) from error
     return Layout(root, tuple(flattener.key), flattener.leaves, flattener.paths, flattener.containers)
 

@@ -45,7 +45,7 @@ class _Writer(Writer):
         if known is not None:
             return known
         if node.number in self._open or node.number not in self._nodes:
-            raise Unsupported("a result", node, "a result holds itself through a tuple")
+            raise Unsupported("", node, "among the results holds itself through a tuple")
         self._open.add(node.number)
         return self.make(self._nodes[node.number])
 
