@@ -212,6 +212,8 @@ class SeenCell:
             r.replays_in_run or any(t.ops for t in r.observer.traces) for r in regions
         )
         kept = [region.evidence() for region in told(regions) if not owner.outliner.covers(region)]
+        if owner.context.beside_group:  # none can be a region, whatever stood in its way before there was a group
+            kept = [region for region in kept if region.refused is None]
         known = sources(owner.names)
         gained = gains(self.cell.taken, kept, known, backend=owner.context.backend.kind)
         return CellEvidence(

@@ -117,6 +117,7 @@ def test_children_of_a_cell_are_served_and_end_as_without_grape(engine: str, tmp
     ranks = told["cell"]["ranks"]
     assert [one["rank"] for one in ranks["shown"]] == [0, 1] and ranks["missing"] == []
     assert any(note.startswith("2 processes were started; this is what rank 0 did") for note in told["cell"]["notes"])
+    assert not [one for one in told["findings"] if one["code"] in ("GR404", "GR405")]
     if engine == "streams":
         assert all(one["matched"] > 300 and one["collectives"] >= 40 for one in ranks["shown"])
         assert ranks["apart"] is None and all(one["waits_ms"] is not None for one in ranks["shown"])
