@@ -143,9 +143,9 @@ class Reason(Enum):
     FAILED = "GR405", "Grape failed while it captured this ({error}), which is no fault of the code's", _TRACEBACK
 
     # The replay was not right.
-    REPLAY_DIFFERS = "GR405", "the replay's {where} differs from the eager result{because}", _NOTHING
+    REPLAY_DIFFERS = "GR405", "a replay gives {where} other bits than eager code does{because}", _NOTHING
     REPLAY_GRADIENT = "GR405", "the replay's gradient differs from the eager one{because}", _NOTHING
-    REPLAY_LOOKS = "GR405", "the replay's {where} would differ from the eager one in its {what}", _NOTHING
+    REPLAY_LOOKS = "GR405", "in a replay {where} would differ from the eager one in its {what}", _NOTHING
     REPLAY_DRAWS = "GR405", "the replay consumed another random stream than the eager call"
     UNSETTLED = (
         "GR405",

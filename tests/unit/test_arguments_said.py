@@ -12,6 +12,7 @@ import torch
 
 from grape.advisor.rules.gr4xx import gr405
 from grape.model import Reason, Refused
+from grape.runtime.capture.proof.compare import documented
 from grape.runtime.guarding.structure import Unsupported, flatten
 from tests.unit.trace_builder import cell, region
 
@@ -83,3 +84,31 @@ def test_the_finding_has_the_name_that_the_person_gave_it(name: str, source: str
     refused = Refused.because(Reason.ARGUMENTS, what=what)
     (finding,) = gr405.check(cell(region(name, outcome="refused", refused=refused), source=source))
     assert finding.message == f"`{name}` stays eager: {said} a `numpy.ndarray`, which no guard can compare"
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        (
+            Refused.because(Reason.REPLAY_DIFFERS, where="`result[0]`", because=documented(("aten.cumsum.default",))),
+            "a replay gives what it returns other bits than eager code does; aten.cumsum.default is documented as "
+            "non-deterministic on a GPU (see --tolerance)",
+        ),
+        (
+            Refused.because(Reason.REPLAY_DIFFERS, where="a tensor that it writes", because=documented(("a", "b"))),
+            "a replay gives a tensor that it writes other bits than eager code does; a and b are documented as "
+            "non-deterministic on a GPU (see --tolerance)",
+        ),
+        (
+            Refused.because(Reason.REPLAY_LOOKS, where="`result[0].logits`", what="strides"),
+            "in a replay `logits` of what it returns would differ from the eager one in its strides",
+        ),
+    ],
+)
+def test_what_a_replay_got_wrong_is_named_as_well(refused: Refused, said: str) -> None:
+    (finding,) = gr405.check(cell(region("step", outcome="refused", refused=refused), source="a = step(s)\n"))
+    assert finding.message == f"`step` stays eager: {said}"
+
+
+def test_nothing_is_said_of_operators_that_repeat_themselves() -> None:
+    assert documented(()) == ""

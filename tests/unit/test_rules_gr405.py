@@ -74,7 +74,7 @@ def test_a_replayed_region_and_one_without_gradients_are_fine() -> None:
     ("refused", "advice"),
     [
         (
-            Refused.because(Reason.REPLAY_DIFFERS, at(3), where="result[0]", because=""),
+            Refused.because(Reason.REPLAY_DIFFERS, at(3), where="`result[0]`", because=""),
             "nothing is to change: results stay those of eager",
         ),
         (Refused.because(Reason.STATE_SIZE, at(3), what="ticks"), "pass the values that it needs as arguments"),

@@ -232,3 +232,27 @@ def test_metadata_is_not_a_host_read(backend: ReferenceBackend, x: torch.Tensor)
     graph.replay()
     assert graph.nodes == 1, "the transpose is no node, the copy of reshape is"
     assert torch.equal(out, x.t().reshape(-1))
+
+
+WITH_A_KERNEL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": lambda x: torch.nn.functional.silu(x),
+    "mish": lambda x: torch.nn.functional.mish(x),
+}
+
+
+@pytest.mark.parametrize("name", WITH_A_KERNEL)
+def test_what_is_made_of_others_elsewhere_keeps_the_kernel_that_it_has_here(
+    backend: ReferenceBackend, name: str
+) -> None:
+    function = WITH_A_KERNEL[name]
+    with torch.inference_mode(False), torch.enable_grad():
+        base = torch.randn(64, 96)
+
+        def run() -> torch.Tensor:
+            x = base.clone().requires_grad_()
+            return torch.autograd.grad(function(x).sin().sum(), x)[0]
+
+        graph, gradient = backend.capture(run)
+        base.copy_(torch.randn(64, 96))
+        graph.replay()
+        assert torch.equal(gradient, run())

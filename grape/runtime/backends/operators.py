@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ...model.call import Args, Kwargs
 
@@ -46,10 +47,22 @@ _NOTHING_AT = {"dropout_p": 0.0, "dropout": 0.0, "train": False, "training": Fal
 """Arguments of operators that draw, and the value at which they do not."""
 
 
+def is_composite(func: Operator, args: Args, kwargs: Kwargs) -> bool:
+    """True for an operator that is made of others where its tensors are, and that a dispatch mode sees whole in
+    inference mode.
+
+    `silu_backward` and a few more are made of others on most devices, and have a kernel of their own, with other last
+    bits, on some.
+    """
+    if not _has_kernel(func, "CompositeImplicitAutograd"):
+        return False
+    tensor = next((leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)
+    return tensor is None or not _has_kernel(func, tensor.device.type.upper())
+
+
 @functools.cache
-def is_composite(func: Operator) -> bool:
-    """True for an operator that is made of others, and that a dispatch mode sees whole in inference mode."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+def _has_kernel(func: Operator, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
 
 
 def decompose(mode: TorchDispatchMode, func: Operator, args: Args, kwargs: Kwargs) -> object:

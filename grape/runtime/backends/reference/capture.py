@@ -114,7 +114,7 @@ class CaptureMode(TorchDispatchMode):
             _require_plain(func, tensor)
         if any(type(leaf) is torch.Generator and not _is_default(leaf) for leaf in leaves):
             raise CaptureFailed("GR405", f"{func} draws from a generator of its own, which a replay would not reset")
-        if is_composite(func):
+        if is_composite(func, args, kwargs):
             return decompose(self, func, args, kwargs)
         _refuse_host_reads(func, args)
         if func is _aten.lift_fresh.default:

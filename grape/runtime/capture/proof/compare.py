@@ -8,7 +8,7 @@ import torch
 
 from ....model import Trace
 
-__all__ = ["NONDETERMINISTIC", "first_mismatch", "nondeterministic_in", "within"]
+__all__ = ["NONDETERMINISTIC", "documented", "first_mismatch", "nondeterministic_in", "within"]
 
 _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -41,6 +41,15 @@ NONDETERMINISTIC = frozenset(
 def nondeterministic_in(trace: Trace) -> tuple[str, ...]:
     """The documented non-deterministic operators that a trace holds."""
     return tuple(sorted({op.name for op in trace.ops if op.name.rpartition(".")[0] in NONDETERMINISTIC}))
+
+
+def documented(names: tuple[str, ...]) -> str:
+    """The end of a sentence about bits that differ, where those operators may be why; empty without any."""
+    if not names:
+        return ""
+    spoken = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    are = "is" if len(names) == 1 else "are"
+    return f"; {spoken} {are} documented as non-deterministic on a GPU (see --tolerance)"
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -154,5 +154,5 @@ def check_looks(eager: EagerRun, replayed: Sequence[torch.Tensor], run: Captured
     made = {index: None for index, origin in enumerate(run.output_spec.origin) if origin is None}
     found = first_difference(eager.looks, replayed, made)
     if found is not None:
-        where, what = eager.after.paths[found[0]], found[1]
+        where, what = f"`{eager.after.paths[found[0]]}`", found[1]
         raise Stop(Refused.because(Reason.REPLAY_LOOKS, where=where, what=what))

@@ -18,7 +18,7 @@ from ..request import EagerRun, Request
 from ..running.in_step import CapturedRun
 from ..snapshot import Snapshot
 from ..stop import Stop
-from .compare import first_mismatch, nondeterministic_in, within
+from .compare import documented, first_mismatch, nondeterministic_in, within
 
 __all__ = ["Verification"]
 
@@ -79,10 +79,9 @@ class Verification:
             return "identical"
         if close:
             return f"within {tolerance:g}"
-        because = f"; {', '.join(names)} is documented as non-deterministic (see --tolerance)" if names else ""
         paths = self.eager.after.paths
-        where = paths[mismatch] if mismatch < len(paths) else "a written tensor"
-        refused = Refused.because(Reason.REPLAY_DIFFERS, where=where, because=because)
+        where = f"`{paths[mismatch]}`" if mismatch < len(paths) else "a tensor that it writes"
+        refused = Refused.because(Reason.REPLAY_DIFFERS, where=where, because=documented(names))
         if redirected:
             self.unfaithful = redirected
             raise Stop(RetryLater(later=Later.FORMS, refused=refused))

@@ -22,7 +22,7 @@ from ...training.observed import Pattern, differentiable
 from ...training.pair import BackwardGraph
 from ...training.recorded import Recorded
 from ...training.stand_ins import StandIns
-from ..proof.compare import first_mismatch, nondeterministic_in, within
+from ..proof.compare import documented, first_mismatch, nondeterministic_in, within
 from ..request import EagerRun, Request
 from ..snapshot import Snapshot
 from ..stop import Stop
@@ -133,8 +133,7 @@ class Reference:
                 continue
             names = nondeterministic_in(self.call.trace)
             if not (names and tolerance > 0 and within(pairs, tolerance)):
-                because = f"; {', '.join(names)} is documented as non-deterministic (see --tolerance)" if names else ""
-                raise Stop(Refused.because(Reason.REPLAY_GRADIENT, because=because))
+                raise Stop(Refused.because(Reason.REPLAY_GRADIENT, because=documented(names)))
             verdict = f"within {tolerance:g}"
         return verdict
 

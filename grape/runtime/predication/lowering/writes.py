@@ -200,7 +200,7 @@ class WriteMode(TorchDispatchMode):
             return self._carry_out(func, args, kwargs)
         if not isinstance(func, torch._ops.OpOverload):
             raise refuse(f"{func} in a body that may not run")
-        if is_composite(func):
+        if is_composite(func, args, kwargs):
             return decompose(self, func, args, kwargs)
         for observer in self._observers:
             observer.saw(func, args, kwargs)
@@ -218,7 +218,7 @@ class WriteMode(TorchDispatchMode):
             if self._strict:
                 raise refuse(f"{func} in a body that may not run")
             return func(*args, **kwargs)
-        if is_composite(func):
+        if is_composite(func, args, kwargs):
             return decompose(self, func, args, kwargs)
         if self._strict:
             refuse_unsafe(func, args, kwargs)
