@@ -407,7 +407,7 @@ def of_grape(
         variants["resident"] = Workload(name="resident", what="", calls=job.shapes, run=job.resident())
     if store is None:
         return {**found, "timed": timed_passes(job, variants, rounds, expected)}
-    executables = {type(one.executable) for one in store._residents.all.values()}
+    executables = {type(one.executable) for one in store._resident.all.values()}
     updates = {f"update {cls.__name__} {name}": (cls, name) for cls in executables for name in ("update_from",)}
     updates |= {f"update {cls.__name__} nodes": (cls, "update_prepared") for cls in executables}
     with clocked(switch=(ExecutableStore, "_bring"), **updates) as switching:

@@ -101,13 +101,13 @@ class RegionPart(Part):
         return self.region.refused if self.region is not None else None
 
     @property
-    def starved(self) -> bool:
+    def out_of_memory(self) -> bool:
         """True where its region was refused for want of memory, which a later cell may have."""
-        return self.region is not None and self.region.starved_at is not None
+        return self.region is not None and self.region.over_budget_at is not None
 
     def begin(self) -> None:
         super().begin()
-        if self.region is not None and (self.region.refused is None or self.starved):
+        if self.region is not None and (self.region.refused is None or self.out_of_memory):
             self.region.called_from(self._position())
 
     def serves_elsewhere(self, surveyed: SurveyedValues) -> bool:

@@ -232,7 +232,7 @@ class Run:
 
     def _learn(self, values: Mapping[str, object]) -> None:
         for part in self.regions:
-            if part.refusal is not None and not part.starved:
+            if part.refusal is not None and not part.out_of_memory:
                 with self.outliner.at_work():
                     self._after_refusal(part, part.refusal, values)
                 return

@@ -36,7 +36,7 @@ class Trial:
     def __init__(self, runs: list[Run], context: RegionContext, *, sees_end: bool) -> None:
         self._runs = [run for run in runs if run.live]
         self._context = context
-        self._floor = runs[0].outliner.interceptor.floor
+        self._active = runs[0].outliner.interceptor.active
         self._sees_end = sees_end
         self._closed = False
         self._times: tuple[list[float], list[float]] = ([], [])
@@ -53,8 +53,8 @@ class Trial:
         regions = [part.region for run in runs for part in run.regions if run.live and part.region is not None]
         if not any(region.replays_in_run >= REPLAYS for region in regions):
             return None
-        context, floor = regions[0].context, runs[0].outliner.interceptor.floor
-        if not context.observing or not floor.free or context.backend.kind not in BACKENDS:
+        context, active = regions[0].context, runs[0].outliner.interceptor.active
+        if not context.observing or not active.free or context.backend.kind not in BACKENDS:
             return None
         return cls(runs, context, sees_end=sees_end)
 
@@ -62,7 +62,7 @@ class Trial:
         """An iteration begins."""
         if self._is_disturbed():
             self._left = -1
-            self._context.comparing = False  # who has the floor goes on recording when he gives it back
+            self._context.comparing = False  # the active region goes on recording behind it
             self._switch(written=False)
             return
         self._left -= 1
@@ -94,7 +94,7 @@ class Trial:
         nobody may wait for the device there.
         """
         context = self._context
-        held = not self._floor.free and not self._closed
+        held = not self._active.free and not self._closed
         captured = context.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing()
         return held or captured or not context.observing
 
@@ -106,13 +106,13 @@ class Trial:
 
     def _resume(self, *, written: bool) -> None:
         self._context.comparing = comparing = not self.over and self._left >= 0
-        self._floor.hush(comparing)
+        self._active.mute(comparing)
         self._switch(written=written)
 
     def _switch(self, *, written: bool) -> None:
         """Have the next iterations run with graphs, or as written and unseen."""
         if self._sees_end and written is not self._closed:
-            self._floor.free, self._closed = not written, written
+            self._active.free, self._closed = not written, written
         for run in self._runs:
             run.live = not written and not run.given_up and bool(run.regions)
 

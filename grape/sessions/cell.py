@@ -130,15 +130,15 @@ class Session(SeenCell):
             self._start = time.perf_counter()
             return
         self._outside = Recorder(context.backend.device, limit=OUTSIDE_LIMIT)
-        owner.interceptor.floor.outside = self._outside
+        owner.interceptor.active.outside = self._outside
         self._traced_as = (cell.rewritten or cell).source, owner.interceptor.codes
         if context.beside_group or owner.interceptor.withdrawn:
-            owner.interceptor.floor.outside = None
+            owner.interceptor.active.outside = None
         elif owner.traced.get(self._traced_as) is None:
             context.tracer.enter()
             context.tracer.listen(self._outside)
         else:
-            owner.interceptor.floor.outside = None  # this very cell has been traced before
+            owner.interceptor.active.outside = None  # this very cell has been traced before
         if not owner.interceptor.withdrawn:
             read = allocated_by(context.backend.device)
             memory = LineMemory(read, lambda: context.captures) if read is not None else None
@@ -212,9 +212,9 @@ class Session(SeenCell):
         owner.context.predictor.stop_learning()
         owner.context.progress = lambda text: None
         owner.context.tracer.leave()
-        owner.interceptor.floor.outside = None
+        owner.interceptor.active.outside = None
         with surviving("it compared the times of replays and calls as written"):
-            owner.interceptor.undisturbed(owner.weigh)
+            owner.interceptor.undisturbed(owner.compare_times)
             self._calls, replayed = self._clock.book(lambda: owner.interceptor.undisturbed(owner.settle_calls))
             owner.interceptor.undisturbed(lambda: owner.release_losses(replayed, self._wall_ms))
             self._gain = owner.gain_of(replayed)

@@ -174,9 +174,9 @@ class Engine:
         self.context.observing = False
         self.context.attention.denied = True
         self.context.predictor.stop_learning()
-        self.interceptor.floor.outside = None
+        self.interceptor.active.outside = None
         self.context.tracer.retire()
-        self.interceptor.floor.record_no_more()
+        self.interceptor.active.record_no_more()
         self.settle()
         with surviving("it chose a module to look at"):
             self._time_afterwards()
@@ -202,7 +202,7 @@ class Engine:
         if afterwards is not None:
             afterwards.stop()
 
-    def weigh(self) -> None:
+    def compare_times(self) -> None:
         """A cell was observed: graphs that turned out slower than eager calls go. The tape's are never faster."""
         if self.context.backend.kind == "cuda":
             for region in self.interceptor.regions:

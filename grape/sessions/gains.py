@@ -69,9 +69,9 @@ def gains(
         now = time_per_call(region) if region is not None else None
         if region is None or now is None or written.get(region.at.file) != _body(fixes.source):
             continue
-        foretold = f"; about {duration(fixes.predicted_ms)} were predicted" if fixes.predicted_ms is not None else ""
+        predicted = f"; about {duration(fixes.predicted_ms)} were predicted" if fixes.predicted_ms is not None else ""
         change = f"{duration(fixes.before_ms)} a call before it and {duration(now)} now"
-        told.append(f"{fixes.fixes}: {fixes.region} took {change}{foretold}")
+        told.append(f"{fixes.fixes}: {fixes.region} took {change}{predicted}")
     return told
 
 

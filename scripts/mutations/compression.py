@@ -42,18 +42,18 @@ ROWS = (
         ),
         (
             "trial: the shape before may still be launched",
-            "        residents.load(loaded, None)\n        loaded.touched = before",
+            "        resident.load(loaded, None)\n        loaded.touched = before",
             "        loaded.touched = before",
         ),
         (
             "trial: a refused update forgets who was loaded",
-            "            residents.load(loaded, did)\n",
+            "            resident.load(loaded, did)\n",
             "",
         ),
         (
             "members: nothing keeps what their nodes read",
-            "Member(shape, kin_of[candidate], candidate.base.encode(parameters), graph.attachment, graph, user)",
-            "Member(shape, kin_of[candidate], candidate.base.encode(parameters), None, graph, user)",
+            "Member(shape, group_of[candidate], candidate.base.encode(parameters), graph.attachment, graph, user)",
+            "Member(shape, group_of[candidate], candidate.base.encode(parameters), None, graph, user)",
         ),
     ),
     *rows_of(
@@ -66,8 +66,8 @@ ROWS = (
         ),
         (
             "switches: any executable of the class is switched",
-            "residents.to_switch(member)",
-            "residents.least_useful(kin.executables.values())",
+            "resident.to_switch(member)",
+            "resident.least_useful(group.executables.values())",
         ),
         (
             "switch: touched nodes not noted before the first write",
@@ -76,7 +76,7 @@ ROWS = (
         ),
         (
             "switch: nodes of the shape before stay",
-            "    return [*[kin.originals[number] for number in others], member.prepared]\n",
+            "    return [*[group.originals[number] for number in others], member.prepared]\n",
             "    return [member.prepared]\n",
         ),
         (
@@ -86,17 +86,17 @@ ROWS = (
         ),
         (
             "switch: a refused one counts",
-            "    return loaded if _switch(residents, loaded, member) else Refusing()\n",
-            "    _switch(residents, loaded, member)\n    return loaded\n",
+            "    return loaded if _switch(resident, loaded, member) else Refusing()\n",
+            "    _switch(resident, loaded, member)\n    return loaded\n",
         ),
         (
             "switch: the shape before may still be launched",
-            "        residents.load(loaded, None)\n        loaded.touched =",
+            "        resident.load(loaded, None)\n        loaded.touched =",
             "        loaded.touched =",
         ),
     ),
     *rows_of(
-        f"{STORE}.residents",
+        f"{STORE}.resident_executables",
         TESTS,
         (
             "switches: shapes outside of the turn displace one another",
@@ -160,7 +160,7 @@ ROWS = (
         TESTS,
         (
             "a class goes with its founder",
-            "        if kin.topology is None or not kin.topology.shapes:\n",
+            "        if group.topology is None or not group.topology.shapes:\n",
             "        if True:\n",
         ),
         (

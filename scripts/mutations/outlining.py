@@ -194,13 +194,13 @@ ROWS = (
         ),
         (
             "trials: what is outside of regions is recorded meanwhile",
-            "        self._floor.hush(comparing)\n",
+            "        self._active.mute(comparing)\n",
             "",
         ),
         (
             "trials: the callables inside stay closed to Grape",
-            "            self._floor.free, self._closed = not written, written\n",
-            "            self._floor.free, self._closed = False, written\n",
+            "            self._active.free, self._closed = not written, written\n",
+            "            self._active.free, self._closed = False, written\n",
         ),
         (
             "trials: a block goes on after its loop was left",
@@ -209,7 +209,7 @@ ROWS = (
         ),
         (
             "trials: somebody waits in a region's call",
-            "        held = not self._floor.free and not self._closed\n",
+            "        held = not self._active.free and not self._closed\n",
             "        held = False\n",
         ),
         (
@@ -229,10 +229,10 @@ ROWS = (
         ("objects: not handed over", "        if part.hand_over(self.seen(values)):\n            return\n", ""),
     ),
     *rows_of(
-        "grape.runtime.dispatch.floor",
-        ("tests/integration/test_whose_floor.py",),
+        "grape.runtime.dispatch.active_region",
+        ("tests/integration/test_which_is_active.py",),
         (
-            "floor: a function that is called once a cell takes it back",
+            "active: a function that is called once a cell takes it back",
             " or (once and inner.calls and inner.refused is None)",
             "",
         ),

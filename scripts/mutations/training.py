@@ -76,7 +76,7 @@ ROWS = (
             "if not _at_home(leaf, home) and (not alone(_of(leaf)) or home.occupied(by_its_leaf=False)):",
             "if False:",
         ),
-        ("gradients: not brought home", "        if astray:\n", "        if False:\n"),
+        ("gradients: not brought home", "        if to_copy:\n", "        if False:\n"),
         ("gradients: not dropped", "        for leaf in self.dropped:\n", "        for leaf in ():\n"),
         (
             "gradients: `.grad` not set after a replay",

@@ -188,7 +188,7 @@ def test_half_a_trace_says_nothing_about_a_region(on_a_cpu: Notebook, monkeypatc
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 0.0)
     monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
     monkeypatch.setattr("grape.runtime.regions.observer.FEWEST", 2)
-    monkeypatch.setattr("grape.runtime.dispatch.floor.Floor.enter", _unbounded)
+    monkeypatch.setattr("grape.runtime.dispatch.active_region.ActiveRegion.enter", _unbounded)
     report = on_a_cpu.under_grape(SERVED)
     assert {region["outcome"] for region in report["regions"]} <= {"observed"}
     assert plain()
@@ -224,11 +224,11 @@ def counts(x, n):
 def test_a_call_that_is_recorded_no_further_is_watched_no_further(
     on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first operators give the floor to what it calls; more come before that is called."""
+    """Its first operators make way for what it calls; more come before that is called."""
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 1.0)
     monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
     monkeypatch.setattr("grape.runtime.accounts.attention.TRACED_OPERATOR_MS", 0.2)
-    monkeypatch.setattr("grape.runtime.dispatch.floor.Floor.enter", _unbounded)
+    monkeypatch.setattr("grape.runtime.dispatch.active_region.ActiveRegion.enter", _unbounded)
     monkeypatch.setattr(engine().context.attention, "operator_ms", 0.2)
     write = print
     on_a_cpu.run(HOLDS).raise_error()
@@ -245,7 +245,7 @@ def test_a_call_whose_operators_take_longer_to_record_than_expected_is_recorded_
     monkeypatch.setattr("grape.tracing.tracer._PASSED_NS", passed_ns)
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 1000.0)
     monkeypatch.setattr(engine().context.attention, "operator_ms", 0.03)  # it is measured here
-    monkeypatch.setattr("grape.runtime.dispatch.floor.Floor.enter", _unbounded)
+    monkeypatch.setattr("grape.runtime.dispatch.active_region.ActiveRegion.enter", _unbounded)
     on_a_cpu.run("def much(x):\n    for _ in range(200):\n        x = x + 1\n    return x").raise_error()
     on_a_cpu.under_grape("%%grape\ny = much(x)\n")
     assert engine().context.attention.denied == ends
@@ -258,7 +258,7 @@ def test_a_call_with_much_python_in_it_is_watched_within_the_allowance(
 ) -> None:
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 2.0)
     monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
-    monkeypatch.setattr("grape.runtime.dispatch.floor.Floor.enter", _unbounded)
+    monkeypatch.setattr("grape.runtime.dispatch.active_region.ActiveRegion.enter", _unbounded)
     on_a_cpu.run(COUNTS).raise_error()
     report = on_a_cpu.under_grape(f"%%grape\ny = counts(x, {rounds})\n")
     assert (on_a_cpu["watch"] is None) == (rounds > 10_000)

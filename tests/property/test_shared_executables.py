@@ -168,7 +168,7 @@ class World:
         regions = [graphed._region for graphed in self.graphed if graphed._region is not None]
         self.counts["replays"] += sum(region.replays for region in regions)
         self.counts["calls"] += sum(region.calls for region in regions)
-        self.counts["starved"] += sum(region.starved_at is not None for region in regions)
+        self.counts["starved"] += sum(region.over_budget_at is not None for region in regions)
         for name in ("switches", "evictions", "refused", "instantiations"):
             self.counts[name] += getattr(account, name)
         self.counts["refusals"] += self.backend.refusals

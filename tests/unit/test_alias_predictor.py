@@ -69,8 +69,8 @@ class Bench:
         """The region is called."""
         self.region.calls += 1
         self.predictor.paused = True
-        astray = [0] if argument.data_ptr() != self.slot.address else []
-        self.predictor.learned(self.region, [argument], self.entry, astray)
+        to_copy = [0] if argument.data_ptr() != self.slot.address else []
+        self.predictor.learned(self.region, [argument], self.entry, to_copy)
         self.predictor.arrived(self.region, [argument])
         self.predictor.paused = False
 

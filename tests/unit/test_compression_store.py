@@ -145,12 +145,12 @@ def test_classes_try_the_largest_first_and_few() -> None:
     ],
 )
 def test_the_least_useful_go(limits: Limits, room: dict[str, Any], gone: tuple[int, ...] | None) -> None:
-    residents = [
+    resident = [
         Resident(number=1, nbytes=50, benefit_ns=15.0),
         Resident(number=2, nbytes=10, benefit_ns=5.0),
         Resident(number=3, nbytes=100, benefit_ns=20.0),
     ]
-    assert evictions(residents, limits, **room) == gone
+    assert evictions(resident, limits, **room) == gone
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_each_class_has_one_where_these_take_little(
     class_bytes: int, room: dict[str, Any], gone: tuple[int, ...]
 ) -> None:
     """Here for two; an owner has three classes."""
-    residents = [
+    resident = [
         Resident(number=1, nbytes=50, benefit_ns=1.0, group="a"),
         Resident(number=2, nbytes=10, benefit_ns=5.0, group="b"),
         Resident(number=3, nbytes=50, benefit_ns=2.0, group="c"),
@@ -176,7 +176,7 @@ def test_each_class_has_one_where_these_take_little(
         Resident(number=5, nbytes=500, benefit_ns=0.0, owner="another", group="d"),
     ]
     limits = Limits(executables=2, nbytes=None, class_bytes=class_bytes + 500)
-    assert evictions(residents, limits, **room) == gone
+    assert evictions(resident, limits, **room) == gone
 
 
 def test_shapes_of_many_classes_keep_their_executables(backend: ReferenceBackend) -> None:

@@ -24,8 +24,8 @@ from grape.runtime.backends.reference.executable import ReferenceExecutable, Ref
 from grape.runtime.buffers.placeholders import Placeholders
 from grape.runtime.capture.snapshot import Snapshot
 from grape.runtime.compression import Limits
-from grape.runtime.compression.members import Kin
-from grape.runtime.compression.residents import Residents
+from grape.runtime.compression.members import ExecutableGroup
+from grape.runtime.compression.resident_executables import ResidentExecutables
 from grape.runtime.compression.switching import Waiting
 from grape.sessions import engine
 from tests.property.programs import eager_to_graph
@@ -201,7 +201,7 @@ def evict_all(world: Graphed) -> None:
 
 @pytest.mark.parametrize("room", [True, False])
 def test_a_refused_update_of_the_only_shape(monkeypatch: pytest.MonkeyPatch, room: bool) -> None:
-    monkeypatch.setattr(Kin, "prefers_nodes", lambda kin, changes: False)  # so its graph is kept
+    monkeypatch.setattr(ExecutableGroup, "prefers_nodes", lambda group, changes: False)  # so its graph is kept
     world = without_founder()
     launches, replays = world.store.account().launches, world.region.replays
     with monkeypatch.context() as patch:
@@ -232,8 +232,8 @@ def test_an_error_of_the_driver_in_a_switch_costs_a_graph_and_not_the_call(
 ) -> None:
     world = Graphed().warm()
     world.call(4, 5, times=8)
-    for kin in world.store._kin.values():  # which way is the cheaper one
-        kin.whole_ns, kin.nodes_ns = (1e9, 1.0) if step == "update_prepared" else (1.0, 1e9)
+    for group in world.store._groups.values():  # which way is the cheaper one
+        group.whole_ns, group.nodes_ns = (1e9, 1.0) if step == "update_prepared" else (1.0, 1e9)
     world.store.limits = Limits(executables=1, nbytes=None)
     world.store.apply_limits()
     world.call(4)
@@ -302,8 +302,8 @@ def test_an_interrupt_at_any_line_of_the_store(action: Callable[[Graphed], None]
         at += 1
         if evicted_before:
             evict_all(world)
-        for kin in world.store._kin.values():  # one executable, written node by node
-            kin.whole_ns, kin.nodes_ns, kin.instantiate_ns = 1e9, 1.0, 1e12
+        for group in world.store._groups.values():  # one executable, written node by node
+            group.whole_ns, group.nodes_ns, group.instantiate_ns = 1e9, 1.0, 1e12
         interrupt = Interrupt(at)
         with contextlib.suppress(KeyboardInterrupt), interrupt:
             action(world)
@@ -548,7 +548,7 @@ def test_a_module_that_dies_while_memory_is_counted(monkeypatch: pytest.MonkeyPa
             models[turn % 3](torch.full((2, 4), float(turn)))
     store = engine().context.executables
     assert store is not None and len(store) >= 3
-    residents = store._residents
+    resident = store._resident
 
     def dying(method: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -557,15 +557,15 @@ def test_a_module_that_dies_while_memory_is_counted(monkeypatch: pytest.MonkeyPa
 
         return called
 
-    monkeypatch.setattr(Residents, "benefit_ns", dying(Residents.benefit_ns))
-    monkeypatch.setattr(Residents, "drop", dying(Residents.drop))
+    monkeypatch.setattr(ResidentExecutables, "benefit_ns", dying(ResidentExecutables.benefit_ns))
+    monkeypatch.setattr(ResidentExecutables, "drop", dying(ResidentExecutables.drop))
     try:
         if look == "session":
             with grape.session(memory_budget=1 << 10):
                 pass
         else:
             engine().undo()
-        assert not models and not len(store) and not residents.all
+        assert not models and not len(store) and not resident.all
     finally:
         engine().close()
 
@@ -596,7 +596,7 @@ def test_a_call_that_waits_for_an_executable_does_not_keep_its_arguments(monkeyp
             store = graphed._region.context.executables
             store.limits = replace(store.limits, executables=1)
             store.apply_limits()
-            monkeypatch.setattr("grape.runtime.compression.store.bring", lambda residents, member: Waiting())
+            monkeypatch.setattr("grape.runtime.compression.store.bring", lambda resident, member: Waiting())
             gc.collect()
             gc.disable()
             try:

@@ -1,4 +1,4 @@
-"""What becomes a region, who has the floor, and that everything is given back (A11, A12, R11)."""
+"""What becomes a region, which is active, and that everything is given back (A11, A12, R11)."""
 
 from __future__ import annotations
 

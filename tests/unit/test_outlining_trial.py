@@ -88,7 +88,7 @@ def test_a_loop_that_graphs_make_slower_runs_as_written(
         assert "an iteration of its loop took 2e+03 ms with the graph" in region.refused.why
     else:
         assert region.replays > 100
-    assert not engine().context.comparing and engine().interceptor.floor.free
+    assert not engine().context.comparing and engine().interceptor.active.free
 
 
 @pytest.mark.parametrize(("news", "decided"), [(40, True), (400, False)])
@@ -124,10 +124,10 @@ def test_behind_a_loop_that_is_tried_all_is_as_before(
     clock, seen = Clock(monkeypatch, 2.0, 1.0), []
 
     def probe() -> None:
-        context, floor = engine().context, engine().interceptor.floor
-        assert floor.outside is not None
-        listens = context.tracer.recorder is floor.outside or floor.outside.overflowed
-        seen.append((floor.free, context.comparing, listens))
+        context, active = engine().context, engine().interceptor.active
+        assert active.outside is not None
+        listens = context.tracer.recorder is active.outside or active.outside.overflowed
+        seen.append((active.free, context.comparing, listens))
 
     shell.space["probe"] = partial(probe)  # no function of the notebook
     source = source.replace("net(h)", "torch.relu(h)")  # a module's call would bring the recording back
@@ -138,19 +138,19 @@ def test_behind_a_loop_that_is_tried_all_is_as_before(
 
 
 def test_nobody_waits_for_the_device_in_a_call_of_a_region(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop of a function that is called inside of one: its trial stands still until the floor is free again."""
+    """The loop of a function that is called inside of one: its trial stands still until no region is active."""
     monkeypatch.setattr(trial, "BACKENDS", ("tape",))
     shell.run(FOR)
     (run,) = loops()[0].runs
-    floor, waits = engine().interceptor.floor, []
+    active, waits = engine().interceptor.active, []
     engine().context.observing = True
     monkeypatch.setattr(engine().context.backend, "synchronize", lambda: waits.append(1))
     made = Trial([run], engine().context, sees_end=True)
-    floor.free = False
+    active.free = False
     for _ in range(3 * BLOCK):
         made.turn()
-        assert not floor.free and not engine().context.comparing
-    floor.free = True
+        assert not active.free and not engine().context.comparing
+    active.free = True
     engine().context.observing = False
     made.turn()  # in a later cell, without Grape on top
     assert waits == []
@@ -159,9 +159,9 @@ def test_nobody_waits_for_the_device_in_a_call_of_a_region(shell: Shell, monkeyp
     assert waits == [1] and engine().context.comparing
     for _ in range(BLOCK):
         made.turn()
-    assert not floor.free  # as written
+    assert not active.free  # as written
     made.pause()
-    assert floor.free and not engine().context.comparing
+    assert active.free and not engine().context.comparing
     engine().context.observing = False
 
 

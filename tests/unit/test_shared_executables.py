@@ -18,7 +18,7 @@ from grape.runtime.accounts.memory import apply_budget
 from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.backends.reference.executable import ReferenceExecutable
 from grape.runtime.compression import ExecutableStore, Limits, StoredGraph
-from grape.runtime.compression.members import Kin
+from grape.runtime.compression.members import ExecutableGroup
 from tests.property.programs import eager_to_graph
 
 from .plain_store import PlainStore, PlainUser
@@ -260,7 +260,7 @@ def test_an_executable_that_cannot_be_had_again_costs_the_graph_and_not_the_call
 
 
 def test_a_refused_update_is_counted_and_the_shape_gets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Kin, "prefers_nodes", lambda kin, changes: False)  # so the graph is kept
+    monkeypatch.setattr(ExecutableGroup, "prefers_nodes", lambda group, changes: False)  # so the graph is kept
     world = Graphed().warm()
     world.call(4, 5, times=8)
     world.store.limits = Limits(executables=1, nbytes=None)

@@ -15,9 +15,9 @@ from grape.runtime.backends.reference.executable import ReferenceExecutable
 from grape.runtime.compression import Limits, store, switching
 from grape.runtime.compression.classes import TopologyClass
 from grape.runtime.compression.codec import Base, Record
-from grape.runtime.compression.members import Kin, Loaded, Member
+from grape.runtime.compression.members import ExecutableGroup, Loaded, Member
 from grape.runtime.compression.residency import Usage
-from grape.runtime.compression.residents import Residents
+from grape.runtime.compression.resident_executables import ResidentExecutables
 from grape.runtime.compression.working_set import shrink
 
 from .plain_store import PlainStore, PlainUser
@@ -43,7 +43,7 @@ class World:
         self.store = PlainStore(limits=Limits(executables=executables, nbytes=None), **store)
         self.made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.whole, self.decoded, self.turn = whole, 0, 0
-        patch.setattr(Kin, "prefers_nodes", lambda kin, changes: not self.whole)
+        patch.setattr(ExecutableGroup, "prefers_nodes", lambda group, changes: not self.whole)
         patch.setattr(switching, "Record", self.decode)
         for length in lengths:
             self.admit(length)
@@ -75,13 +75,13 @@ def test_equal_sets_of_changed_nodes_are_one_object(monkeypatch: pytest.MonkeyPa
     assert world.member(4).changed == frozenset()
     assert world.member(5).changed is world.member(6).changed and len(world.member(5).changed) >= 2
     assert world.member(9).changed is world.member(10).changed > world.member(5).changed
-    kin = world.member(4).kin
-    assert len(kin._changed) == 2
+    group = world.member(4).group
+    assert len(group._changed) == 2
     world.store.forget(9)
     world.call(5)
-    assert len(kin._changed) == 2
+    assert len(group._changed) == 2
     world.store.forget(10)
-    assert len(kin._changed) == 1  # nothing is kept of what no shape has
+    assert len(group._changed) == 1  # nothing is kept of what no shape has
 
 
 def test_a_switch_from_a_whole_graph_opens_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_a_record_is_opened_once_while_what_it_says_is_kept(monkeypatch: pytest.
 
 def test_nodes_that_a_shape_does_not_change_get_what_the_base_says(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, 4, 5, 6, 9, 10)
-    kin = world.member(4).kin
+    group = world.member(4).group
     chances = random.Random(3)
     prepared: list[int] = []
     prepare = ReferenceExecutable.prepare
@@ -122,8 +122,8 @@ def test_nodes_that_a_shape_does_not_change_get_what_the_base_says(monkeypatch: 
     monkeypatch.setattr(ReferenceExecutable, "prepare", counted)
     for _ in range(60):
         world.call(chances.choice([4, 5, 6, 9, 10]))
-    assert set(kin.originals) == set(world.member(9).changed)
-    assert prepared.count(1) <= len(kin.originals)  # each node once
+    assert set(group.originals) == set(world.member(9).changed)
+    assert prepared.count(1) <= len(group.originals)  # each node once
 
 
 def test_sets_of_nodes_count_in_budget_and_account(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,20 +180,20 @@ class Thing:
         self.released.append(1)
 
 
-def members(kin: Kin, *weights: float, prepared: bool = True) -> list[Member]:
+def members(group: ExecutableGroup, *weights: float, prepared: bool = True) -> list[Member]:
     made = []
     for weight in weights:
         graph: Any = Thing(100)
-        member = Member(weight, kin, b"", None, graph, PlainUser(), changed=frozenset(range(10)))
+        member = Member(weight, group, b"", None, graph, PlainUser(), changed=frozenset(range(10)))
         member.prepared = Thing(10) if prepared else None
         made.append(member)
     return made
 
 
-def kin_of(whole_ns: float | None, nodes_ns: float | None) -> Kin:
+def group_of(whole_ns: float | None, nodes_ns: float | None) -> ExecutableGroup:
     graph: Any = Thing(0)
     topology = TopologyClass("one", Base([b"node"]))
-    return Kin(graph, topology, None, whole_ns=whole_ns, nodes_ns=nodes_ns)
+    return ExecutableGroup(graph, topology, None, whole_ns=whole_ns, nodes_ns=nodes_ns)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_what_goes_first_from_the_working_set(budget: int, graphs: set[float], s
 
     Where it is too little, an eighth of it is free afterwards."""
     weights = {1.0: 1.0, 2.0: 2.0, 3.0: 3.0, 4.0: 40.0, 5.0: 30.0, 6.0: 50.0}
-    known = [*members(kin_of(90.0, 10.0), 1.0, 2.0, 3.0), *members(kin_of(101.0, 10.0), 4.0, 5.0, 6.0)]
+    known = [*members(group_of(90.0, 10.0), 1.0, 2.0, 3.0), *members(group_of(101.0, 10.0), 4.0, 5.0, 6.0)]
     had = {member.shape: member.graph for member in known}
     shrink(known, budget, lambda shape: weights[shape])  # type: ignore[index]
     assert {member.shape for member in known if member.graph is not None} == graphs
@@ -224,7 +224,7 @@ def test_what_goes_first_from_the_working_set(budget: int, graphs: set[float], s
 
 
 def test_a_graph_without_prepared_writes_is_needed() -> None:
-    known = [*members(kin_of(101.0, 10.0), 1.0, prepared=False), *members(kin_of(None, None), 2.0, 3.0)]
+    known = [*members(group_of(101.0, 10.0), 1.0, prepared=False), *members(group_of(None, None), 2.0, 3.0)]
     shrink(known, 320, lambda shape: 1.0)
     assert [member.graph is not None for member in known] == [True] * 3
     shrink(known, 219, lambda shape: float(shape))  # type: ignore[arg-type]
@@ -254,30 +254,32 @@ def test_whom_to_switch_is_the_one_of_the_least_benefit() -> None:
     chances = random.Random(1)
     answers = set()
     for _ in range(400):
-        residents = Residents(Limits(executables=chances.randrange(1, 9), nbytes=chances.choice([None, None, 500])))
+        resident = ResidentExecutables(
+            Limits(executables=chances.randrange(1, 9), nbytes=chances.choice([None, None, 500]))
+        )
         owners = ["one"] * 3 + ["two"] if chances.random() < 0.5 else ["one"]
-        kins = []
+        groups = []
         for owner in owners:
-            kin = kin_of(chances.choice([None, 50.0, 90.0]), chances.choice([None, 10.0]))
-            kin.owner, kin.instantiate_ns, kin.executable_bytes = owner, 70.0, 100
-            kins.append(kin)
+            group = group_of(chances.choice([None, 50.0, 90.0]), chances.choice([None, 10.0]))
+            group.owner, group.instantiate_ns, group.executable_bytes = owner, 70.0, 100
+            groups.append(group)
         for number in range(chances.randrange(1, 9)):
             executable: Any = Thing(100)
-            kin = chances.choice(kins)
-            loaded = Loaded(number, executable, kin, None, frozenset(range(chances.choice([0, 4, 12]))))
-            residents.all[number] = kin.executables[number] = loaded
+            group = chances.choice(groups)
+            loaded = Loaded(number, executable, group, None, frozenset(range(chances.choice([0, 4, 12]))))
+            resident.all[number] = group.executables[number] = loaded
             if chances.random() < 0.8:
-                loaded.member = Member(object(), kin, b"", None, None, PlainUser())
+                loaded.member = Member(object(), group, b"", None, None, PlainUser())
                 loaded.member.user.launches = chances.randrange(4)  # type: ignore[misc]
-        for kin in kins:
-            group = list(kin.executables.values())
-            assert residents.least_useful(group) is min(group, key=residents.benefit_ns, default=None)
+        for group in groups:
+            sharing = list(group.executables.values())
+            assert resident.least_useful(sharing) is min(sharing, key=resident.benefit_ns, default=None)
             worth = chances.choice([10.0, 100.0, 1000.0])
-            leaving = residents.leaving_for(kin, worth_ns=worth)
-            wanted = leaving is not None and all(residents.all[number].kin is not kin for number in leaving)
-            if sum(one.kin.owner == kin.owner for one in residents.all.values()) > residents.limits.executables:
-                assert not residents.may_have_another(kin, worth_ns=worth)
+            leaving = resident.leaving_for(group, worth_ns=worth)
+            wanted = leaving is not None and all(resident.all[number].group is not group for number in leaving)
+            if sum(one.group.owner == group.owner for one in resident.all.values()) > resident.limits.executables:
+                assert not resident.may_have_another(group, worth_ns=worth)
             elif group:
-                assert residents.may_have_another(kin, worth_ns=worth) is wanted
+                assert resident.may_have_another(group, worth_ns=worth) is wanted
                 answers.add((wanted, bool(leaving)))
     assert answers == {(True, True), (True, False), (False, True), (False, False)}

@@ -77,7 +77,7 @@ def test_a_graph_that_is_slower_goes_when_the_cell_is_over(
     assert session._engine is not None
     with monkeypatch.context() as patched:
         patched.setattr(ReferenceBackend, "kind", "cuda")
-        session._engine.weigh()
+        session._engine.compare_times()
     assert (region.refused is not None) is dropped and bool(region.entries) is not dropped
     if dropped:
         assert region.refused is not None and region.refused.code == "GR406"
@@ -89,5 +89,5 @@ def test_the_tape_is_never_faster_and_keeps_its_graphs(replayed: tuple[Session, 
     for shape in region.shapes.values():
         shape.before, shape.after = _times(1.0, 6), _times(2.0, 20)
     assert session._engine is not None
-    session._engine.weigh()
+    session._engine.compare_times()
     assert region.refused is None and region.entries

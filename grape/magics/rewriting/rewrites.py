@@ -144,7 +144,7 @@ def _taken(
         before_ms = known.get(region or "", time_per_call(row) if row is not None else None)
         if region is None or before_ms is None:
             continue
-        foretold = [one.predicted_ms_per_call for one in mine if one.predicted_ms_per_call is not None]
+        predicted = [one.predicted_ms_per_call for one in mine if one.predicted_ms_per_call is not None]
         codes = ", ".join(dict.fromkeys(one.code for one in mine))
         made.append(
             TakenFixes(
@@ -152,7 +152,7 @@ def _taken(
                 source=source,
                 region=region,
                 before_ms=before_ms,
-                predicted_ms=sum(foretold) if foretold else None,
+                predicted_ms=sum(predicted) if predicted else None,
             )
         )
     return tuple(made)

@@ -23,11 +23,11 @@ __all__ = [
     "beside",
     "budget_without_room",
     "enforce_budget",
-    "give_way",
+    "evict_all",
+    "leave_eager",
     "name_budget",
     "no_room",
     "run_eagerly",
-    "starve",
 ]
 
 CLASS_SHARE = 0.25
@@ -66,7 +66,7 @@ def enforce_budget(context: RegionContext) -> None:
     for region in sorted(holding, key=lambda one: context.store.nbytes_of(one.owner), reverse=True):
         alone = all(entry.apart_bytes for entry in region.entries)  # these take no executables of the store
         if store.limits.nbytes < 0 if alone else not store.fits(region.owner):
-            starve(region, over_budget(context), retry_above=context.memory_budget or 0)
+            leave_eager(region, over_budget(context), retry_above=context.memory_budget or 0)
             apply_budget(context)
 
 
@@ -127,13 +127,13 @@ def _over_budget(beside_bytes: int, budget: int) -> Refused:
     return Refused.because(Reason.OVER_BUDGET, beside=size_text(beside_bytes), budget=size_text(budget))
 
 
-def starve(region: KnownRegion, refused: Refused, *, retry_above: int) -> None:
+def leave_eager(region: KnownRegion, refused: Refused, *, retry_above: int) -> None:
     """Leave a region eager for want of memory, until a cell whose budget is larger than `retry_above`.
 
     What it calls may need less, and is captured within the same budget.
     """
     context = region.context
-    region.starved_at, region.starved_beside = retry_above, beside(context)
+    region.over_budget_at, region.over_budget_beside = retry_above, beside(context)
     region.release()
     region.refused = replace(refused, at=region.at)
     _give_pool_back(context)
@@ -142,8 +142,8 @@ def starve(region: KnownRegion, refused: Refused, *, retry_above: int) -> None:
 def name_budget(region: KnownRegion) -> None:
     """A cell begins whose budget is no larger than the one that was too small: the refusal names this one."""
     budget = region.context.memory_budget
-    if region.starved_at and region.refused is not None and budget is not None:
-        region.refused = replace(_over_budget(region.starved_beside, budget), at=region.refused.at)
+    if region.over_budget_at and region.refused is not None and budget is not None:
+        region.refused = replace(_over_budget(region.over_budget_beside, budget), at=region.refused.at)
 
 
 def _give_pool_back(context: RegionContext) -> None:
@@ -152,14 +152,14 @@ def _give_pool_back(context: RegionContext) -> None:
         context.backend.close()
 
 
-def give_way(context: RegionContext) -> bool:
+def evict_all(context: RegionContext) -> bool:
     """Release the graphs of all regions, for the person's own code is out of memory. Were there any?
 
     If so, nothing more is captured until a reset: graphs must not take the memory a second time.
     """
     holding = [region for region in list(context.regions) if region.entries]
     for region in holding:
-        starve(region, Refused.because(Reason.GAVE_WAY), retry_above=0)
+        leave_eager(region, Refused.because(Reason.GAVE_WAY), retry_above=0)
     context.exhausted |= bool(holding)
     _give_pool_back(context)
     return bool(holding)
@@ -177,7 +177,7 @@ def run_eagerly(region: KnownRegion, args: Args, kwargs: Kwargs, *, repeatable: 
             return region.function(*args, **kwargs)
     except torch.OutOfMemoryError:
         again = repeatable()
-        if not give_way(region.context) or not again:
+        if not evict_all(region.context) or not again:
             raise
     finally:
         attention.end()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ...model import CallsAccount
 from ..regions.region import Region
-from ..regions.shape import Shape
+from ..regions.specialization import Specialization
 from .attention import Attention
 from .samples import CallTimes
 from .tally import explained_ns
@@ -80,7 +80,7 @@ def settle_calls(regions: Iterable[Region], attention: Attention) -> tuple[Calls
     return account, tuple(found)
 
 
-def _take_back(shape: Shape, warm_ms: float | None, attention: Attention) -> float:
+def _take_back(shape: Specialization, warm_ms: float | None, attention: Attention) -> float:
     """Book back what plain calls would have taken of those that were watched; what first calls took beyond that and
     beyond what tracing explains, in milliseconds.
     """
@@ -96,7 +96,7 @@ def _take_back(shape: Shape, warm_ms: float | None, attention: Attention) -> flo
     return cold_ns / 1e6
 
 
-def _replays(shape: Shape, attention: Attention, *, on_device: bool, observed: bool) -> tuple[int, float]:
+def _replays(shape: Specialization, attention: Attention, *, on_device: bool, observed: bool) -> tuple[int, float]:
     """How many replays there were, and their time: on a device as events tell, here or in the last cell that was timed.
 
     What a profiled one took beyond others is booked.
@@ -144,11 +144,11 @@ class _PlainTimes:
 
     def __init__(self, region: Region) -> None:
         self._region = region
-        self._timed: list[Shape] | None = None
+        self._timed: list[Specialization] | None = None
         self._counted: set[int] = set()
         self.samples = 0
 
-    def of(self, shape: Shape) -> list[float]:
+    def of(self, shape: Specialization) -> list[float]:
         near = [shape] if len(shape.before.warm_ms()) else self._nearest(shape)
         for one in near:
             if id(one) not in self._counted:
@@ -156,7 +156,7 @@ class _PlainTimes:
                 self.samples += len(one.before.warm_ms())
         return CallTimes.warm(one.before for one in near) or self._region.host_ms
 
-    def _nearest(self, shape: Shape) -> list[Shape]:
+    def _nearest(self, shape: Specialization) -> list[Specialization]:
         if self._timed is None:
             self._timed = [one for one in self._region.shapes.values() if one.before.warm_ms()]
         return sorted(self._timed, key=lambda one: abs(one.order - shape.order))[:_NEIGHBOURS]

@@ -83,13 +83,13 @@ class Predictor:
             self._patch(owner, attribute, rule)
 
     def learned(
-        self, region: PredictedRegion, leaves: Sequence[torch.Tensor], entry: Entry, astray: Sequence[int]
+        self, region: PredictedRegion, leaves: Sequence[torch.Tensor], entry: Entry, to_copy: Sequence[int]
     ) -> bool:
         """The call came, and these arguments must be copied: whose results are they? False if nobody asked."""
         if self._learning is not region:
             return False
         self._learning = None
-        for index in astray:
+        for index in to_copy:
             leaf, path = leaves[index], entry.paths[index]
             region.learned_paths.add(path)
             made = self._made.get(leaf.untyped_storage()._cdata)

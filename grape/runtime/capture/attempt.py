@@ -27,7 +27,7 @@ from ..guarding.guards import GuardSet, TooLarge
 from ..guarding.sharing import shared, shared_objects, shared_tensors
 from ..guarding.structure import Layout, Unsupported, flatten, stateful
 from ..predication import Surveyed, iterations
-from ..regions.shape import Found
+from ..regions.specialization import Found
 from ..replaying.entry import Entry, identities
 from ..replaying.host_draws import host_draws
 from ..replaying.looks import look_of

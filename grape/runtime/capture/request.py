@@ -14,7 +14,7 @@ from ..buffers.slots import SlotStore
 from ..compression import ExecutableStore
 from ..guarding.guards import GuardSet
 from ..guarding.structure import Layout
-from ..regions.shape import Found
+from ..regions.specialization import Found
 from ..replaying.entry import Entry
 from ..replaying.looks import Look
 from ..training import Backwards

@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable
 from ..backends.executables import UpdatableGraph
 from .classes import Classes, TopologyClass
 from .codec import Base, Record
-from .members import Kin, Loaded, Member, User
-from .residents import Residents, Uncertain
+from .members import ExecutableGroup, Loaded, Member, User
+from .resident_executables import ResidentExecutables, Uncertain
 from .switching import prepare, update_nodes, update_whole
 
 __all__ = ["Verify", "admit"]
@@ -18,9 +18,9 @@ Verify = Callable[[Callable[[], None]], bool]
 
 
 def admit(
-    residents: Residents,
+    resident: ResidentExecutables,
     classes: Classes,
-    kin_of: dict[TopologyClass, Kin],
+    group_of: dict[TopologyClass, ExecutableGroup],
     shape: Hashable,
     graph: UpdatableGraph,
     verify: Verify,
@@ -32,37 +32,39 @@ def admit(
 
     An exception of `verify` propagates, and nothing is left behind.
     """
-    kin = Kin(graph, None, owner)
+    group = ExecutableGroup(graph, None, owner)
     if graph.topology is None:
-        return _alone(residents, shape, kin, verify, user)
+        return _alone(resident, shape, group, verify, user)
     parameters = graph.parameters()
     for candidate in classes.candidates(graph.topology):
-        member = Member(shape, kin_of[candidate], candidate.base.encode(parameters), graph.attachment, graph, user)
-        if _joins(residents, member, graph, parameters, verify):
+        member = Member(shape, group_of[candidate], candidate.base.encode(parameters), graph.attachment, graph, user)
+        if _joins(resident, member, graph, parameters, verify):
             classes.add(shape, candidate)
             return member
-    made = _verified(residents, kin, verify)
+    made = _verified(resident, group, verify)
     if made is None:
         return None
-    kin.topology = classes.found(shape, graph.topology, Base(parameters))
-    kin_of[kin.topology] = kin
-    member = Member(shape, kin, kin.topology.base.encode(parameters), graph.attachment, None, user, founder=True)
-    residents.load(made, member)
+    group.topology = classes.found(shape, graph.topology, Base(parameters))
+    group_of[group.topology] = group
+    member = Member(shape, group, group.topology.base.encode(parameters), graph.attachment, None, user, founder=True)
+    resident.load(made, member)
     return member
 
 
-def _alone(residents: Residents, shape: Hashable, kin: Kin, verify: Verify, user: User) -> Member | None:
-    loaded = _verified(residents, kin, verify)
+def _alone(
+    resident: ResidentExecutables, shape: Hashable, group: ExecutableGroup, verify: Verify, user: User
+) -> Member | None:
+    loaded = _verified(resident, group, verify)
     if loaded is None:
         return None
-    member = Member(shape, kin, b"", None, None, user)
-    residents.load(loaded, member)
+    member = Member(shape, group, b"", None, None, user)
+    resident.load(loaded, member)
     return member
 
 
-def _verified(residents: Residents, kin: Kin, verify: Verify) -> Loaded | None:
+def _verified(resident: ResidentExecutables, group: ExecutableGroup, verify: Verify) -> Loaded | None:
     """An executable of a graph that is not known yet; None where it cannot be had or is wrong."""
-    loaded = residents.make(kin)
+    loaded = resident.make(group)
     if loaded is None:
         return None
     verified = False
@@ -70,39 +72,39 @@ def _verified(residents: Residents, kin: Kin, verify: Verify) -> Loaded | None:
         verified = verify(loaded.executable.replay)
     finally:
         if not verified:
-            residents.drop(loaded)
+            resident.drop(loaded)
     return loaded if verified else None
 
 
 def _joins(
-    residents: Residents, member: Member, graph: UpdatableGraph, parameters: tuple[bytes, ...], verify: Verify
+    resident: ResidentExecutables, member: Member, graph: UpdatableGraph, parameters: tuple[bytes, ...], verify: Verify
 ) -> bool:
     """True where an executable of the class took the shape and then did the right thing."""
-    kin = member.kin
-    assert kin.topology is not None
-    loaded = residents.to_switch(member) or residents.make(kin)
+    group = member.group
+    assert group.topology is not None
+    loaded = resident.to_switch(member) or resident.make(group)
     if loaded is None:
         return False
-    record = Record(kin.topology.base, member.record)
+    record = Record(group.topology.base, member.record)
     if record.nodes() != parameters:
         return False
-    member.changed = kin.same(record.changed)
-    with Uncertain(residents, loaded) as attempt:
+    member.changed = group.same(record.changed)
+    with Uncertain(resident, loaded) as attempt:
         before, did = loaded.touched, loaded.member
-        residents.load(loaded, None)
+        resident.load(loaded, None)
         loaded.touched = before | member.changed
-        if not update_whole(residents, loaded, kin, graph):
+        if not update_whole(resident, loaded, group, graph):
             loaded.touched = before
-            residents.load(loaded, did)
+            resident.load(loaded, did)
             attempt.certain = True
             return False
         # A second time from the record, prepared as later switches will write it.
         member.prepared = prepare(loaded, record)
-        written = update_nodes(residents, loaded, member)
+        written = update_nodes(resident, loaded, member)
         accepted = written and verify(loaded.executable.replay)
         # One that took an update and did something else may do so again.
         attempt.certain = accepted or not written
     if accepted:
         loaded.touched = member.changed
-        residents.load(loaded, member)
+        resident.load(loaded, member)
     return accepted

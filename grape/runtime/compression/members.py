@@ -11,7 +11,7 @@ from ..backends.executables import Executable, UpdatableGraph
 from ..backends.protocol import Prepared
 from .classes import TopologyClass
 
-__all__ = ["Counts", "Kin", "Loaded", "Member", "User"]
+__all__ = ["Counts", "ExecutableGroup", "Loaded", "Member", "User"]
 
 
 class User(Protocol):
@@ -37,7 +37,7 @@ class User(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Kin:
+class ExecutableGroup:
     """A class, or a shape alone, with what its executables are made from and what was measured of them.
 
     `owner` is whose shapes these are: executables are counted by owner, and shared within one.
@@ -85,11 +85,11 @@ class Member:
     """An admitted shape. `loaded` is the executable that does its work now."""
 
     shape: Hashable
-    kin: Kin
+    group: ExecutableGroup
     record: bytes
     attachment: object
     graph: UpdatableGraph | None
-    """While it is in the working set. That of the shape that founded the class (`founder`) is `kin.graph`."""
+    """While it is in the working set. That of the shape that founded the class (`founder`) is `group.graph`."""
     user: User
     changed: frozenset[int] = frozenset()
     """The nodes that differ from the class's base."""
@@ -108,7 +108,7 @@ class Member:
     @property
     def whole(self) -> UpdatableGraph | None:
         """The shape's graph, where it is still there."""
-        return self.kin.graph if self.founder else self.graph
+        return self.group.graph if self.founder else self.graph
 
 
 @dataclass(slots=True, eq=False)
@@ -120,7 +120,7 @@ class Loaded:
 
     number: int
     executable: Executable
-    kin: Kin
+    group: ExecutableGroup
     member: Member | None = None
     touched: frozenset[int] = frozenset()
 

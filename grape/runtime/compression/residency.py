@@ -71,7 +71,7 @@ class Usage:
 
 
 def evictions(
-    residents: Sequence[Resident],
+    resident: Sequence[Resident],
     limits: Limits,
     *,
     nbytes: int = 0,
@@ -86,8 +86,8 @@ def evictions(
     The least useful goes first: of the owner's by benefit where those are too many, of all by benefit per byte where
     they are too large. With `worth_ns` the evicted ones together must be worth less.
     """
-    remaining = {resident.number: resident for resident in residents}
-    used = sum(resident.nbytes for resident in residents)
+    remaining = {resident.number: resident for resident in resident}
+    used = sum(resident.nbytes for resident in resident)
     gone: list[Resident] = []
     while True:
         owned = [resident for resident in remaining.values() if resident.owner == owner]

@@ -18,9 +18,9 @@ from ..backends.executables import NoExecutable, UpdatableGraph
 from .account import StoreAccount
 from .admission import Verify, admit
 from .classes import Classes, TopologyClass
-from .members import Kin, Loaded, Member, User
+from .members import ExecutableGroup, Loaded, Member, User
 from .residency import Limits
-from .residents import Residents
+from .resident_executables import ResidentExecutables
 from .switching import Refusing, Waiting, bring
 from .working_set import shrink
 
@@ -45,12 +45,12 @@ class ExecutableStore:
     graph_budget_bytes: int = GRAPH_BYTES
     clock_ns: Callable[[], int] = time.perf_counter_ns
     _classes: dict[Hashable, Classes] = field(default_factory=dict)
-    _kin: dict[TopologyClass, Kin] = field(default_factory=dict)
+    _groups: dict[TopologyClass, ExecutableGroup] = field(default_factory=dict)
     _members: dict[Hashable, Member] = field(default_factory=dict)
-    _residents: Residents = field(init=False)
+    _resident: ResidentExecutables = field(init=False)
 
     def __post_init__(self) -> None:
-        self._residents = Residents(self.limits, self.clock_ns)
+        self._resident = ResidentExecutables(self.limits, self.clock_ns)
 
     def __contains__(self, shape: Hashable) -> bool:
         return shape in self._members
@@ -74,13 +74,13 @@ class ExecutableStore:
         shape.
         """
         self.forget(shape)
-        residents = self._residents
-        residents.limits = self.limits
+        resident = self._resident
+        resident.limits = self.limits
         classes = self._classes.setdefault(owner, Classes())
-        residents.usage.touch(shape)
+        resident.usage.touch(shape)
         member: Member | None = None
         try:
-            member = admit(residents, classes, self._kin, shape, graph, verify, owner=owner, user=user)
+            member = admit(resident, classes, self._groups, shape, graph, verify, owner=owner, user=user)
             if member is None:
                 return False
             self._members[shape] = member
@@ -98,12 +98,12 @@ class ExecutableStore:
         member = self._members.get(shape)
         if member is None:
             raise NoExecutable("this shape was not captured, or was given up", gone=True)
-        self._residents.limits = self.limits
+        self._resident.limits = self.limits
         prepared = member.prepared
         loaded = member.loaded or self._bring(member)
         loaded.executable.replay()
         member = self._members[shape]
-        self._residents.note(member)
+        self._resident.note(member)
         if member.prepared is not prepared:
             self._shrink_working_set()
 
@@ -111,13 +111,13 @@ class ExecutableStore:
         brought: Loaded | Refusing | Waiting | None = None
         missing = NoExecutable(_NO_ROOM)
         try:
-            brought = bring(self._residents, member)
+            brought = bring(self._resident, member)
         except torch.OutOfMemoryError as error:
-            self._residents.device_full = True
+            self._resident.device_full = True
             missing = NoExecutable(str(error))
         except RuntimeError as error:  # of a driver that is out of order: not the person's
             self.forget(member.shape)
-            self._residents.counts[member.kin.owner].refused += 1
+            self._resident.counts[member.group.owner].refused += 1
             missing = NoExecutable(str(error), gone=True)
         if isinstance(brought, Loaded):
             return brought
@@ -130,50 +130,56 @@ class ExecutableStore:
     def _separate(self, member: Member) -> Loaded:
         """A shape that its class's executables refuse now: its own graph serves it, if that is still there."""
         graph, member.graph = member.graph, None
-        owner = member.kin.owner
-        counts, classes = self._residents.counts[owner], self._classes[owner]
+        owner = member.group.owner
+        counts, classes = self._resident.counts[owner], self._classes[owner]
         self.forget(member.shape)
         if graph is None:
-            self._residents.counts[owner].refused += 1
+            self._resident.counts[owner].refused += 1
             raise NoExecutable("the device refused an update that it had accepted before", gone=True)
         counts.refused += 1
         counts.launches -= member.user.launches  # they are counted with the shape, which stays
-        self._residents.counts[owner], self._classes[owner] = counts, classes  # gone where it was the only shape
+        self._resident.counts[owner], self._classes[owner] = counts, classes  # gone where it was the only shape
         alone = Member(
-            member.shape, Kin(graph, None, member.kin.owner), b"", None, None, member.user, counted=member.counted
+            member.shape,
+            ExecutableGroup(graph, None, member.group.owner),
+            b"",
+            None,
+            None,
+            member.user,
+            counted=member.counted,
         )
         self._members[member.shape] = alone
-        made = self._residents.make(alone.kin)
+        made = self._resident.make(alone.group)
         if made is None:
             raise NoExecutable(_NO_ROOM)
-        self._residents.load(made, alone)
+        self._resident.load(made, alone)
         return made
 
     def apply_limits(self) -> None:
         """Evict until `limits` and `graph_budget_bytes` hold."""
-        self._residents.limits = self.limits
-        self._residents.apply_limits()
+        self._resident.limits = self.limits
+        self._resident.apply_limits()
         self._shrink_working_set()
 
     def _shrink_working_set(self) -> None:
-        shrink(self._members.values(), self.graph_budget_bytes, self._residents.usage.weight)
+        shrink(self._members.values(), self.graph_budget_bytes, self._resident.usage.weight)
 
     @property
     def crowded(self) -> bool:
         """True where `limits.class_bytes` may matter: one owner alone could have as many executables as it may."""
-        return len(self._residents.all) >= self.limits.executables
+        return len(self._resident.all) >= self.limits.executables
 
     def fits(self, owner: Hashable) -> bool:
         """True where the limits leave room for an executable of some shape of this owner."""
         limit = self.limits.nbytes
         return limit is None or any(
-            one.kin.executable_bytes <= limit for one in self._members.values() if one.kin.owner is owner
+            one.group.executable_bytes <= limit for one in self._members.values() if one.group.owner is owner
         )
 
     @property
     def device_full(self) -> bool:
         """True where the last executable that could not be had was too much for the device, not for the limits."""
-        return self._residents.device_full
+        return self._resident.device_full
 
     def executable_bytes(self, shape: Hashable) -> int:
         """Of the executable that has the shape loaded; 0 where none has."""
@@ -186,48 +192,48 @@ class ExecutableStore:
         An interrupt leaves the shape known, and a second call does the rest.
         """
         member = self._members.get(shape)
-        residents = self._residents
+        resident = self._resident
         if member is None:
-            residents.usage.forget(shape)
+            resident.usage.forget(shape)
             return
-        residents.note(member)
-        residents.usage.forget(shape)
-        kin = member.kin
+        resident.note(member)
+        resident.usage.forget(shape)
+        group = member.group
         if member.graph is not None:
             member.graph.release()
         if member.loaded is not None:
-            residents.load(member.loaded, None)
-        self._classes[kin.owner].remove(shape)
-        if kin.topology is None or not kin.topology.shapes:
-            for loaded in list(kin.executables.values()):
-                residents.drop(loaded)
-            kin.graph.release()
-            residents.usage.forget(kin)
-            if kin.topology is not None:
-                self._kin.pop(kin.topology, None)
-        residents.counts[kin.owner].launches += member.user.launches
+            resident.load(member.loaded, None)
+        self._classes[group.owner].remove(shape)
+        if group.topology is None or not group.topology.shapes:
+            for loaded in list(group.executables.values()):
+                resident.drop(loaded)
+            group.graph.release()
+            resident.usage.forget(group)
+            if group.topology is not None:
+                self._groups.pop(group.topology, None)
+        resident.counts[group.owner].launches += member.user.launches
         del self._members[shape]
-        self._forget_owner(kin.owner)
+        self._forget_owner(group.owner)
 
     def _disown(self, owner: Hashable, shape: Hashable, graph: UpdatableGraph) -> None:
         """Leave nothing of an admission that did not end well; the graph stays the caller's."""
-        residents = self._residents
-        for loaded in list(residents.all.values()):
-            if loaded.kin.graph is graph:
-                residents.drop(loaded)
+        resident = self._resident
+        for loaded in list(resident.all.values()):
+            if loaded.group.graph is graph:
+                resident.drop(loaded)
             elif loaded.member is not None and loaded.member.shape == shape:
-                residents.load(loaded, None)
+                resident.load(loaded, None)
         last = self._classes[owner].remove(shape)
         if last is not None:
-            self._kin.pop(last, None)
-        residents.usage.forget(shape)
+            self._groups.pop(last, None)
+        resident.usage.forget(shape)
         self._forget_owner(owner)
 
     def _forget_owner(self, owner: Hashable) -> None:
         """Nothing is kept of an owner without shapes."""
-        if not any(other.kin.owner is owner for other in self._members.values()):
+        if not any(other.group.owner is owner for other in self._members.values()):
             self._classes.pop(owner, None)
-            self._residents.counts.pop(owner, None)
+            self._resident.counts.pop(owner, None)
 
     def release(self) -> None:
         """Forget every shape. Idempotent."""
@@ -239,22 +245,22 @@ class ExecutableStore:
 
         `all_resident_bytes` takes each shape's executable to be as large as its class's.
         """
-        residents = self._residents
-        members = [one for one in self._members.values() if owner is None or one.kin.owner is owner]
-        loaded = [one for one in residents.all.values() if owner is None or one.kin.owner is owner]
-        kins = {id(member.kin): member.kin for member in members}.values()
-        graphs = [member.graph for member in members if member.graph is not None] + [kin.graph for kin in kins]
+        resident = self._resident
+        members = [one for one in self._members.values() if owner is None or one.group.owner is owner]
+        loaded = [one for one in resident.all.values() if owner is None or one.group.owner is owner]
+        groups = {id(member.group): member.group for member in members}.values()
+        graphs = [member.graph for member in members if member.graph is not None] + [group.graph for group in groups]
         prepared = [member.prepared for member in members if member.prepared is not None]
-        prepared += [one for kin in kins for one in kin.originals.values()]
-        counts = [found for one, found in residents.counts.items() if owner is None or one is owner]
+        prepared += [one for group in groups for one in group.originals.values()]
+        counts = [found for one, found in resident.counts.items() if owner is None or one is owner]
         return StoreAccount(
             shapes=len(members),
-            classes=sum(kin.topology is not None for kin in kins),
-            alone=sum(kin.topology is None for kin in kins),
+            classes=sum(group.topology is not None for group in groups),
+            alone=sum(group.topology is None for group in groups),
             executables=len(loaded),
             executable_bytes=sum(one.executable.nbytes for one in loaded),
             record_bytes=sum(len(member.record) for member in members),
-            base_bytes=sum(kin.topology.base.nbytes for kin in kins if kin.topology is not None),
+            base_bytes=sum(group.topology.base.nbytes for group in groups if group.topology is not None),
             graphs=len(graphs),
             graph_bytes=sum(graph.host_bytes for graph in graphs),
             prepared_bytes=sum(one.nbytes for one in prepared),
@@ -264,5 +270,5 @@ class ExecutableStore:
             instantiations=sum(one.instantiations for one in counts),
             evictions=sum(one.evictions for one in counts),
             refused=sum(one.refused for one in counts),
-            all_resident_bytes=sum(member.kin.executable_bytes for member in members),
+            all_resident_bytes=sum(member.group.executable_bytes for member in members),
         )

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ..backends.executables import UpdatableGraph
 from ..backends.protocol import Prepared
 from .codec import Record
-from .members import Kin, Loaded, Member
-from .residents import Residents, Uncertain, average
+from .members import ExecutableGroup, Loaded, Member
+from .resident_executables import ResidentExecutables, Uncertain, average
 
 __all__ = ["Refusing", "Waiting", "bring", "prepare", "update_nodes", "update_whole"]
 
@@ -21,81 +21,81 @@ class Waiting:
     """It could be brought, for others would go; but they are more useful until more calls have missed it."""
 
 
-def bring(residents: Residents, member: Member) -> Loaded | Refusing | Waiting | None:
+def bring(resident: ResidentExecutables, member: Member) -> Loaded | Refusing | Waiting | None:
     """An executable that does the member's work; None where there is no room for one.
 
     A shape that has paid for as many switches as a new executable costs gets one of its own, where limits allow; what
     the host does while the device works costs nothing. One whose class has no executable, and for which others would
     have to go, waits until the calls that went without it have lost as much as making it costs.
     """
-    kin = member.kin
-    if kin.topology is None:
-        return _first(residents, member)
+    group = member.group
+    if group.topology is None:
+        return _first(resident, member)
     loaded: Loaded | None = None
-    if kin.executables and member.paid_ns >= kin.instantiate_ns:
-        worth = residents.usage.weight(member.shape) * member.paid_ns
-        if residents.may_have_another(kin, worth_ns=worth):
-            loaded = residents.make(kin, worth_ns=worth)
+    if group.executables and member.paid_ns >= group.instantiate_ns:
+        worth = resident.usage.weight(member.shape) * member.paid_ns
+        if resident.may_have_another(group, worth_ns=worth):
+            loaded = resident.make(group, worth_ns=worth)
         if loaded is not None:
             member.paid_ns = 0.0
     if loaded is None:
-        loaded = residents.to_switch(member)
+        loaded = resident.to_switch(member)
     if loaded is None:
-        made = _first(residents, member)
+        made = _first(resident, member)
         if not isinstance(made, Loaded) or made.member is member:
             return made
         loaded = made
-    return loaded if _switch(residents, loaded, member) else Refusing()
+    return loaded if _switch(resident, loaded, member) else Refusing()
 
 
-def _first(residents: Residents, member: Member) -> Loaded | Waiting | None:
+def _first(resident: ResidentExecutables, member: Member) -> Loaded | Waiting | None:
     """An executable where the class has none. It does the work of the shape that founded the class."""
-    saving, kin = member.user.saving_ns, member.kin
-    if saving is not None and kin.instantiate_ns and residents.leaving_for(kin):
-        if member.missed_ns < kin.instantiate_ns:
+    saving, group = member.user.saving_ns, member.group
+    if saving is not None and group.instantiate_ns and resident.leaving_for(group):
+        if member.missed_ns < group.instantiate_ns:
             member.missed_ns += max(saving, 0.0)
             return Waiting()
         member.missed_ns = 0.0
-    made = residents.make(kin)
-    if made is not None and (kin.topology is None or member.founder):
-        residents.load(made, member)
+    made = resident.make(group)
+    if made is not None and (group.topology is None or member.founder):
+        resident.load(made, member)
     return made
 
 
-def _switch(residents: Residents, loaded: Loaded, member: Member) -> bool:
-    kin, start = member.kin, residents.clock_ns()
+def _switch(resident: ResidentExecutables, loaded: Loaded, member: Member) -> bool:
+    group, start = member.group, resident.clock_ns()
     touched = _union(loaded.touched, member.changed)
-    whole = None if kin.prefers_nodes(len(touched)) else member.whole
+    whole = None if group.prefers_nodes(len(touched)) else member.whole
     sets = _prepared(loaded, member, touched) if whole is None else []
-    with Uncertain(residents, loaded) as attempt:
-        residents.load(loaded, None)
+    with Uncertain(resident, loaded) as attempt:
+        resident.load(loaded, None)
         loaded.touched = touched  # before the first write: an interrupt may follow any
         if whole is not None:
-            done = update_whole(residents, loaded, kin, whole)
+            done = update_whole(resident, loaded, group, whole)
         else:
-            done = _issue(residents, loaded, member, sets)
+            done = _issue(resident, loaded, member, sets)
         attempt.certain = done
     if done:
         loaded.touched = member.changed
-        residents.load(loaded, member)
+        resident.load(loaded, member)
         if not loaded.executable.waits():  # else the device had work all the while, and nobody waited for the switch
-            member.paid_ns += residents.clock_ns() - start
-        residents.counts[kin.owner].switches += 1
+            member.paid_ns += resident.clock_ns() - start
+        resident.counts[group.owner].switches += 1
     return done
 
 
-def update_whole(residents: Residents, loaded: Loaded, kin: Kin, graph: UpdatableGraph) -> bool:
+def update_whole(resident: ResidentExecutables, loaded: Loaded, group: ExecutableGroup, graph: UpdatableGraph) -> bool:
     """Give the executable all of a graph's parameters; False where the device refuses."""
-    start = residents.clock_ns()
+    start = resident.clock_ns()
     done = loaded.executable.update_from(graph)
     if done:
-        kin.whole_ns = average(kin.whole_ns, residents.clock_ns() - start)
+        group.whole_ns = average(group.whole_ns, resident.clock_ns() - start)
     return done
 
 
-def update_nodes(residents: Residents, loaded: Loaded, member: Member) -> bool:
+def update_nodes(resident: ResidentExecutables, loaded: Loaded, member: Member) -> bool:
     """Write the nodes that differ from the member's; False where the device refuses."""
-    return _issue(residents, loaded, member, _prepared(loaded, member, loaded.touched))
+    return _issue(resident, loaded, member, _prepared(loaded, member, loaded.touched))
 
 
 def prepare(loaded: Loaded, record: Record) -> Prepared:
@@ -105,25 +105,25 @@ def prepare(loaded: Loaded, record: Record) -> Prepared:
 
 def _prepared(loaded: Loaded, member: Member, touched: frozenset[int]) -> list[Prepared]:
     """The member's own nodes, and the base's for others of `touched`. Nothing is written yet."""
-    kin = member.kin
-    assert kin.topology is not None
-    base, executable = kin.topology.base, loaded.executable
+    group = member.group
+    assert group.topology is not None
+    base, executable = group.topology.base, loaded.executable
     if member.prepared is None:
         member.prepared = prepare(loaded, Record(base, member.record))
     if touched is member.changed:
         return [member.prepared]
     others = sorted(touched - member.changed)
     for number in others:
-        if number not in kin.originals:
-            kin.originals[number] = executable.prepare([(number, base.nodes[number])])
-    return [*[kin.originals[number] for number in others], member.prepared]
+        if number not in group.originals:
+            group.originals[number] = executable.prepare([(number, base.nodes[number])])
+    return [*[group.originals[number] for number in others], member.prepared]
 
 
-def _issue(residents: Residents, loaded: Loaded, member: Member, sets: Sequence[Prepared]) -> bool:
-    start, kin, count = residents.clock_ns(), member.kin, len(loaded.touched)
+def _issue(resident: ResidentExecutables, loaded: Loaded, member: Member, sets: Sequence[Prepared]) -> bool:
+    start, group, count = resident.clock_ns(), member.group, len(loaded.touched)
     done = loaded.executable.update_prepared(sets, member.attachment)
     if done and count:
-        kin.nodes_ns = average(kin.nodes_ns, (residents.clock_ns() - start) / count)
+        group.nodes_ns = average(group.nodes_ns, (resident.clock_ns() - start) / count)
     return done
 
 

@@ -51,4 +51,4 @@ def _let_go(member: Member, graph: UpdatableGraph) -> None:
 
 def _is_needed(member: Member) -> bool:
     """True where a switch to the shape would be made from its graph."""
-    return member.prepared is None or not member.kin.prefers_nodes(len(member.changed))
+    return member.prepared is None or not member.group.prefers_nodes(len(member.changed))

@@ -1,1 +1,1 @@
-"""On the way to a call: which callables are taken over, and which of them has the floor."""
+"""On the way to a call: which callables are taken over, and which of them is active."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 
 from ..guarding.guards import GuardSet
 from ..regions.region import Region
-from ..regions.shape import Shape
+from ..regions.specialization import Specialization
 from ..replaying.entry import Entry
 from ..state import Reach, TooLarge
 
@@ -72,7 +72,7 @@ def _is_elsewhere(guards: GuardSet, every: Collection[GuardSet]) -> bool:
     )
 
 
-def _is_replaced(region: Region, shape: Shape) -> bool:
+def _is_replaced(region: Region, shape: Specialization) -> bool:
     """True where calls come with other modules, optimizers or functions in the place of those of this shape."""
     if shape.calls > shape.settled_calls or not shape.holds_objects:
         return False
@@ -83,7 +83,7 @@ def _is_replaced(region: Region, shape: Shape) -> bool:
     )
 
 
-def _drop(region: Region, key: object, shape: Shape) -> None:
+def _drop(region: Region, key: object, shape: Specialization) -> None:
     for entry in shape.entries:
         entry.release()
     shape.entries.clear()

@@ -12,8 +12,8 @@ from ...model.call import Args, Kwargs
 from ...tracing import busy, grape_works
 from ..regions.context import RegionContext
 from ..regions.region import Region
+from .active_region import ActiveRegion
 from .candidates import candidates, last_line
-from .floor import Floor
 from .frames import stays_as_written
 from .interrupts import held
 from .trampoline import Trampoline, written_code
@@ -28,7 +28,7 @@ class FunctionRegions:
     """
 
     context: RegionContext
-    floor: Floor
+    active: ActiveRegion
     name_of: Callable[[str], str]
     serves: Callable[[], bool]
     stands_aside: Callable[[], bool]
@@ -95,7 +95,7 @@ class FunctionRegions:
             if busy.now or not self.serves():
                 return trampoline.original(*args, **kwargs)
             args, kwargs = trampoline.given(args, kwargs)
-            if (not self.floor.free and not self.floor.repeats(trampoline, None)) or self.stands_aside():
+            if (not self.active.free and not self.active.repeats(trampoline, None)) or self.stands_aside():
                 return trampoline.original(*args, **kwargs)
             result = self._call(trampoline, args, kwargs, since)
             if held.since is not None:
@@ -129,7 +129,7 @@ class FunctionRegions:
         if current is not trampoline:
             return trampoline.original(*args, **kwargs)
         try:
-            return self.floor.enter(region, args, kwargs, since)
+            return self.active.enter(region, args, kwargs, since)
         finally:
             if _has_own_code(region):
                 self._give_back(trampoline)

@@ -1,7 +1,7 @@
 """Finds candidate regions while a cell runs, and stands between the caller and the callable.
 
 Candidates are root `nn.Module` calls (also those that a library makes, as `generate` does) and functions that the
-person wrote. Which of those that are called becomes a region, `floor` decides.
+person wrote. Which of those that are called becomes a region, `active_region` decides.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ..regions.context import RegionContext
 from ..regions.region import Region
 from ..state import MODULE
 from .abandoned import release_abandoned
+from .active_region import ActiveRegion, inside_module
 from .afterwards import CallsAfterwards
 from .candidates import compiles
-from .floor import Floor, inside_module
 from .frames import brings_watchers, mentioned_in, modules_look_at_frames
 from .function_regions import FunctionRegions
 from .interrupts import held, hold_off, let_through
@@ -47,18 +47,18 @@ class Interceptor:
 
     def __init__(self, context: RegionContext, name_of: Callable[[str], str]) -> None:
         self.context = context
-        self.floor = Floor(context, lambda: self.regions)
-        self.floor.free = True
+        self.active = ActiveRegion(context, lambda: self.regions)
+        self.active.free = True
         self._thread: int | None = get_ident()
-        self._modules = ModuleRegions(context, self.floor)
+        self._modules = ModuleRegions(context, self.active)
         self._functions = FunctionRegions(
-            context, self.floor, name_of, serves=lambda: self.serves, stands_aside=self._stands_aside
+            context, self.active, name_of, serves=lambda: self.serves, stands_aside=self._stands_aside
         )
         self._installed = False
         self._original: Callable[..., object] | None = None
         self._patch: object = None
         self._unwatch: Callable[[], None] = lambda: None
-        self._steps = LoopSteps(context, self._may_step, self.floor.enter, name_of)
+        self._steps = LoopSteps(context, self._may_step, self.active.enter, name_of)
         self.withdrawn = False
         """True where the rest of this cell runs as if Grape were not there: somebody looks at its frames."""
         self.on_withdrawal: Callable[[], None] = lambda: None
@@ -100,11 +100,13 @@ class Interceptor:
     def install(self) -> None:
         """Stand between from now on, in the calling thread."""
         self._thread = get_ident()
-        self.floor.free = True
+        self.active.free = True
         busy.now = self.withdrawn = False
         busy.thread = self._thread
         self._modules.late.clear()
-        self.outlined = [region for region in self.outlined if region.refused is None or region.starved_at is not None]
+        self.outlined = [
+            region for region in self.outlined if region.refused is None or region.over_budget_at is not None
+        ]
         hold_off(self)
         if not self._installed:
             self._installed = True
@@ -114,7 +116,7 @@ class Interceptor:
             self._patch_modules()
 
     def _patch_modules(self) -> None:
-        original, floor, modules = torch.nn.Module.__call__, self.floor, self._modules
+        original, active, modules = torch.nn.Module.__call__, self.active, self._modules
         self._original = original
         context, bystanders = self.context, self._modules.bystanders.by_number
         is_traced = torch.compiler.is_dynamo_compiling  # a constant for those who trace, who can read no more
@@ -138,13 +140,13 @@ class Interceptor:
                 or self._original is not original
             ):
                 return original(module, *args, **kwargs)
-            if not floor.free and floor.counts is None:
+            if not active.free and active.counts is None:
                 return original(module, *args, **kwargs)
             since = context.attention.now() if context.observing else None
             busy.now = True  # to look at frames is an audit event
             passes = (
                 not self.serves
-                or (not floor.free and not floor.repeats(module, code))
+                or (not active.free and not active.repeats(module, code))
                 or self._stands_aside()
                 or inside_module(code)
             )
@@ -256,19 +258,19 @@ class Interceptor:
 
     def enter(self, region: Region, arguments: dict[str, object]) -> Any:
         """Call one of the `outlined` regions, which is a candidate as any other, with the values of names."""
-        if busy.now or not self.serves or (not self.floor.free and not self.floor.repeats(region, None)):
+        if busy.now or not self.serves or (not self.active.free and not self.active.repeats(region, None)):
             return region.function(**arguments)
         if self._stands_aside():
             return region.function(**arguments)
-        return self.floor.enter(region, (), arguments)
+        return self.active.enter(region, (), arguments)
 
     def undisturbed(self, body: Callable[[], T]) -> T:
         """Run `body` while no region is released because its module died: it looks through what regions hold."""
-        return self.floor.undisturbed(body)
+        return self.active.undisturbed(body)
 
     def _may_step(self) -> bool:
-        """True where the iteration of a loop that runs now may become a region: no callable around it has the floor."""
-        return self.floor.free and not busy.now and self.serves and not self._stands_aside()
+        """True where the iteration of a loop that runs now may become a region: no callable around it is active."""
+        return self.active.free and not busy.now and self.serves and not self._stands_aside()
 
 
 _all: weakref.WeakSet[Interceptor] = weakref.WeakSet()
@@ -286,8 +288,8 @@ def apart(function: Callable[..., T]) -> Callable[..., T]:
     def run(*args: object, **kwargs: object) -> T:
         body = partial(function, *args, **kwargs)
         for one in list(_all):
-            if one.is_here and one.floor.free and not one.context.observing:
-                body = partial(one.floor.closed, body)
+            if one.is_here and one.active.free and not one.context.observing:
+                body = partial(one.active.closed, body)
         return body()
 
     return run

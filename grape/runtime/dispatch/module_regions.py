@@ -12,8 +12,8 @@ from ...model import Position
 from ...model.call import Args, Kwargs
 from ..regions.context import RegionContext
 from ..regions.region import Region
+from .active_region import ActiveRegion
 from .candidates import is_compiled
-from .floor import Floor
 from .module_map import OfModules, parts_of
 
 __all__ = ["SHORT_LIVED", "ModuleRegions"]
@@ -28,9 +28,9 @@ MOST_LATE = 256
 class ModuleRegions:
     """Of one interceptor. `namespace` is that of the cell that runs: by its names, modules are called."""
 
-    def __init__(self, context: RegionContext, floor: Floor) -> None:
+    def __init__(self, context: RegionContext, active: ActiveRegion) -> None:
         self.context = context
-        self.floor = floor
+        self.active = active
         self.namespace: Mapping[str, object] = {}
         self.bystanders: OfModules[bool] = OfModules()
         """Modules in which nothing replays: cells that nobody observes call them as if Grape were not there."""
@@ -58,20 +58,20 @@ class ModuleRegions:
         kwargs: Kwargs,
         since: int | None,
     ) -> object:
-        """Give `module` the floor as a region, which is made at its first call; `original` is its `__call__`."""
+        """Make `module` the active region, which is made at its first call; `original` is its `__call__`."""
         region = self._modules.get(module)
         if region is None:
             if isinstance(module, torch.jit.ScriptModule) or is_compiled(module):
-                return self.floor.closed(lambda: original(module, *args, **kwargs))
+                return self.active.closed(lambda: original(module, *args, **kwargs))
             if not self.context.observing:
                 if self._replays_in(module):
-                    return self.floor.closed(lambda: original(module, *args, **kwargs))
+                    return self.active.closed(lambda: original(module, *args, **kwargs))
                 self.bystanders[module] = True
                 return original(module, *args, **kwargs)
             at = self._caller(Position(file="?", line=0, function="?"))
             kind = (type(module).__qualname__, at)
             if self._died[kind] >= SHORT_LIVED:
-                return self.floor.closed(lambda: original(module, *args, **kwargs))
+                return self.active.closed(lambda: original(module, *args, **kwargs))
             region = self._region_of(original, module, at)
             self._modules[module] = region
             finalizer = weakref.finalize(module, self._bury, region, kind)
@@ -79,14 +79,14 @@ class ModuleRegions:
             self._finalizers[module] = finalizer
         elif self.context.observing and region.called_in != self.context.run:
             region.called_from(self._caller(region.at))
-        return self.floor.enter(region, args, kwargs, since)
+        return self.active.enter(region, args, kwargs, since)
 
     def _bury(self, region: Region, kind: tuple[str, Position]) -> None:
         if not region.replays:
             self._died[kind] += 1
         if self.context.observing and len(self.late) < MOST_LATE:
             self.late.append(region)  # the report tells of it
-        self.floor.release_later(region)
+        self.active.release_later(region)
 
     def find_bystanders(self, regions: Sequence[Region]) -> None:
         """The cell is over: which modules have nothing in them that replays, of `regions` of any kind."""

@@ -13,7 +13,7 @@ from ...tracing import person_runs
 from ..accounts import policy
 from .context import CellName
 from .region_state import RegionState
-from .shape import Shape
+from .specialization import Specialization
 from .traced_calls import TracedCall
 
 __all__ = ["CallProfiles"]
@@ -30,13 +30,15 @@ PROFILE_MS, PROFILED_OPERATOR_MS = 30.0, 0.2
 class CallProfiles:
     """Of one region, of which `traced` calls are known. `eager_s` is the time of its timed calls, in seconds."""
 
-    def __init__(self, region: RegionState, traced: Sequence[TracedCall], pays: Callable[[Shape], bool]) -> None:
+    def __init__(
+        self, region: RegionState, traced: Sequence[TracedCall], pays: Callable[[Specialization], bool]
+    ) -> None:
         self._region, self._traced, self._pays = region, traced, pays
         self.eager_s = 0.0
         self._profiled = 0
         self._profiled_after = 0
         self._lacks_example = self._lacks_replay = True
-        self._profiled_in: tuple[Shape | None, CellName] = None, CellName()
+        self._profiled_in: tuple[Specialization | None, CellName] = None, CellName()
         self._before = TimelineRecorder(region.context.backend.device)
         self._after = TimelineRecorder(region.context.backend.device)
 
@@ -45,7 +47,7 @@ class CallProfiles:
         """True where an eager call was profiled."""
         return self._profiled > 0
 
-    def profile_now(self, shape: Shape, may_capture: bool) -> bool:
+    def profile_now(self, shape: Specialization, may_capture: bool) -> bool:
         """Profile before the first capture, or once enough calls were timed: CUPTI may stay and slow later launches."""
         if not self._region.context.profile or not self._lacks_example:
             return False
@@ -71,7 +73,7 @@ class CallProfiles:
         usual_ms = self.eager_s * 1e3 / timed if timed else 0.0
         return recorder.last_ms is not None and recorder.last_ms > STRANGE * usual_ms > 0
 
-    def profile(self, shape: Shape, args: Args, kwargs: Kwargs) -> object:
+    def profile(self, shape: Specialization, args: Args, kwargs: Kwargs) -> object:
         self._profiled += 1
         self._profiled_in = shape, self._region.context.cell
         self._before.start()
@@ -82,7 +84,7 @@ class CallProfiles:
             self._before.stop()
             self._lacks_example = self._profiled < MOST_PROFILED and self._is_strange(self._before)
 
-    def profile_replay_now(self, shape: Shape) -> bool:
+    def profile_replay_now(self, shape: Specialization) -> bool:
         """True where this replay is to be profiled, with `replayed`."""
         context = self._region.context
         return context.observing and context.profile and self._lacks_replay and len(shape.after) >= 3

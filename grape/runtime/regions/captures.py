@@ -11,7 +11,7 @@ from ...model import Decision, Later, NoMemory, NoRoom, Reason, Refused, RetryLa
 from ...model.call import Args, Kwargs
 from ...model.sizes import size_text
 from ..accounts import policy
-from ..accounts.memory import apply_budget, beside, budget_without_room, enforce_budget, no_room, starve
+from ..accounts.memory import apply_budget, beside, budget_without_room, enforce_budget, leave_eager, no_room
 from ..accounts.policy import Estimate, capture_cost
 from ..accounts.samples import CallTimes
 from ..buffers.growable import is_supported
@@ -25,7 +25,7 @@ from ..replaying.value_guards import refuse_read
 from .call_profiles import CallProfiles
 from .observer import Observer
 from .region_state import RegionState
-from .shape import Shape
+from .specialization import Specialization
 
 __all__ = ["MAX_ENTRIES", "Captures"]
 
@@ -70,17 +70,17 @@ class Captures:
             here = leaf.data_ptr()
             self._addresses[path] = (here, times + 1 if here == address and here else 1)
 
-    def pays(self, shape: Shape) -> bool:
+    def pays(self, shape: Specialization) -> bool:
         context = self._region.context
         if shape.seen + shape.runs < 3:
             return False
         if context.memory_budget == 0:
             if not self._is_part_of_a_starved():
-                starve(self._region, Refused.because(Reason.NO_BUDGET), retry_above=0)
+                leave_eager(self._region, Refused.because(Reason.NO_BUDGET), retry_above=0)
             return False
         if context.exhausted:
             if self._region.parent is None:
-                starve(self._region, Refused.because(Reason.EXHAUSTED), retry_above=0)
+                leave_eager(self._region, Refused.because(Reason.EXHAUSTED), retry_above=0)
             return False
         if sum(len(s.before) for s in self._region.shapes.values()) < policy.FEW:
             return False
@@ -106,7 +106,7 @@ class Captures:
         shape.decision = decision
         return decision.action == "capture"
 
-    def _eager_ms(self, shape: Shape) -> list[float]:
+    def _eager_ms(self, shape: Specialization) -> list[float]:
         """Milliseconds of eager calls of the shape; where none was timed, of all."""
         return shape.before.ms(leave=2) or CallTimes.joined(s.before for s in self._region.shapes.values())
 
@@ -124,7 +124,7 @@ class Captures:
         """True where a region around this one tells of the want of memory already."""
         regions = {region.name: region for region in list(self._region.context.regions)}
         around = regions.get(self._region.parent or "")
-        return around is not None and around.starved_at is not None
+        return around is not None and around.over_budget_at is not None
 
     def _held(self) -> int:
         """Bytes of executables, placeholders and pool, of all regions."""
@@ -138,7 +138,7 @@ class Captures:
         budget = context.memory_budget
         return context.executables is None and budget is not None and self._held() >= budget
 
-    def _saving_ns(self, shape: Shape, entry: Entry) -> float | None:
+    def _saving_ns(self, shape: Specialization, entry: Entry) -> float | None:
         """The saving of a replay against an eager call, as measured; the tape saves nothing, and shows all the same."""
         times = self._eager_ms(shape)
         if self._region.context.backend.kind == "tape" or not times:
@@ -157,7 +157,7 @@ class Captures:
         traces = self._observer.traces
         return min((capture_cost(len(traces[-1].ops) if traces else 0), *self.durations_ms))
 
-    def capture(self, shape: Shape, layout: Layout, args: Args, kwargs: Kwargs) -> object:
+    def capture(self, shape: Specialization, layout: Layout, args: Args, kwargs: Kwargs) -> object:
         context = self._region.context
         if context.backend.kind == "cuda" and context.stream is None:
             stream = shape.modes[-1]
@@ -247,14 +247,14 @@ class Captures:
             self._region.refuse(outcome)
         return captured.result
 
-    def _is_unlikely(self, shape: Shape, blamed: frozenset[object]) -> bool:
+    def _is_unlikely(self, shape: Specialization, blamed: frozenset[object]) -> bool:
         """True if what a replay's difference is blamed on was right elsewhere or was not doubted before, and the shape
         has further tries."""
         first = not blamed <= self._doubted
         self._doubted |= blamed
         return bool(blamed) and (first or blamed <= self._faithful) and shape.unsettled < UNSETTLED - 1
 
-    def without_executable(self, shape: Shape, entry: Entry) -> None:
+    def without_executable(self, shape: Specialization, entry: Entry) -> None:
         """A graph could not be replayed for want of an executable: it goes, unless it only has to wait."""
         missing = entry.missing
         if missing is None or missing.waiting:
@@ -264,28 +264,28 @@ class Captures:
         if not missing.gone:
             self._no_room(shape)
 
-    def _no_room(self, shape: Shape) -> None:
+    def _no_room(self, shape: Specialization) -> None:
         """Nothing more is captured for this shape; a region for which no shape has room stays eager."""
         refused = no_room(self._region.context)
         shape.closed = True
-        shape.starved_at = budget_without_room(self._region.context)
+        shape.over_budget_at = budget_without_room(self._region.context)
         if shape.decision is not None:
             shape.decision = replace(shape.decision, action="wait", why=refused.why)
         store = self._region.context.executables
         if not self._region.entries or (store is not None and not store.fits(self._region.owner)):
-            starve(self._region, refused, retry_above=shape.starved_at)
+            leave_eager(self._region, refused, retry_above=shape.over_budget_at)
 
-    def _no_memory(self, shape: Shape, refused: Refused) -> None:
+    def _no_memory(self, shape: Specialization, refused: Refused) -> None:
         """A capture ran out of memory, which the next cell may find. The second time in a cell ends the region's."""
         run = self._region.context.run
         self._out_of_memory[run] += 1
-        shape.closed, shape.starved_at = True, 0
+        shape.closed, shape.over_budget_at = True, 0
         if shape.decision is not None:
             shape.decision = replace(shape.decision, action="wait", why=refused.why)
         if not self._region.entries or self._out_of_memory[run] >= 2:
-            starve(self._region, refused, retry_above=0)
+            leave_eager(self._region, refused, retry_above=0)
 
-    def _never_the_same(self, shape: Shape, trace: Trace) -> Refused | None:
+    def _never_the_same(self, shape: Specialization, trace: Trace) -> Refused | None:
         """Why no graph of a shape served a call: what it depends on is another one each time. None where it is not."""
         region = self._region
         guards = next((entry.guards for entry in shape.entries if entry.guards.difference() is not None), None)
@@ -297,7 +297,7 @@ class Captures:
         path, at = blamed(region.root, guards.culprits, region.at)
         return Refused.because(Reason.STATE_CHANGES, at, changed=what, by=f" (`{path}`)" if path else "")
 
-    def _adopt(self, shape: Shape, layout: Layout, entry: Entry, trace: Trace) -> None:
+    def _adopt(self, shape: Specialization, layout: Layout, entry: Entry, trace: Trace) -> None:
         if shape.decision is not None:
             self.decisions.append(shape.decision)
         self.durations_ms.append(entry.capture_ms)

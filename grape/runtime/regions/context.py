@@ -35,8 +35,8 @@ class KnownRegion(Protocol):
     parent: str | None
     at: Position
     refused: Refused | None
-    starved_at: int | None
-    starved_beside: int
+    over_budget_at: int | None
+    over_budget_beside: int
     owner: object
     context: RegionContext
     function: Callable[..., object]
@@ -51,7 +51,7 @@ class KnownRegion(Protocol):
 class RegionContext:
     """Everything that the regions of one process share. `observing` is set while a cell runs under Grape.
 
-    `run` numbers the cells; `open_floor` is called when the region being traced turns out not to be capturable, so
+    `run` numbers the cells; `let_inner_in` is called when the region being traced turns out not to be capturable, so
     that callables inside it may become regions.
     """
 
@@ -77,7 +77,7 @@ class RegionContext:
     aside: Callable[[], bool] = lambda: False
     """True if this thread's calls are observed by somebody else just now, whose tracer a capture would meet: they are
     served, and nothing is learned from them."""
-    open_floor: Callable[[], None] = lambda: None
+    let_inner_in: Callable[[], None] = lambda: None
     progress: Callable[[str], None] = lambda text: None
     captured_at_s: list[float] = field(default_factory=list)
     """When graphs were captured while a cell ran under Grape, by `time.perf_counter`; each cell begins anew."""

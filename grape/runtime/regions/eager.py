@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from ...model.call import Args, Kwargs
-from ..accounts.memory import give_way, run_eagerly
+from ..accounts.memory import evict_all, run_eagerly
 from ..dispatch.interrupts import handlers_held
 from ..guarding.structure import Layout, Unsupported, flatten
 from ..replaying.node_numbers import unnumbered
@@ -19,7 +19,7 @@ from .captures import MAX_ENTRIES, Captures
 from .observer import Observer
 from .region_state import RegionState
 from .replays import Replays
-from .shape import Shape
+from .specialization import Specialization
 
 __all__ = ["EagerCalls"]
 
@@ -39,7 +39,7 @@ class EagerCalls:
 
     def observe(
         self,
-        shape: Shape,
+        shape: Specialization,
         layout: Layout,
         args: Args,
         kwargs: Kwargs,
@@ -63,7 +63,7 @@ class EagerCalls:
         with contextlib.suppress(Unsupported):
             region.lifetimes.leave(region.calls, flatten((result, args, kwargs), "result"))
 
-    def _watched(self, shape: Shape, layout: Layout, args: Args, kwargs: Kwargs, may_capture: bool) -> object:
+    def _watched(self, shape: Specialization, layout: Layout, args: Args, kwargs: Kwargs, may_capture: bool) -> object:
         """Run one call eagerly, in the way that tells most."""
         region = self._region
         tally, attention = shape.tally, region.context.attention
@@ -97,7 +97,7 @@ class EagerCalls:
                 seal_all(result)
         return result
 
-    def _may_capture(self, shape: Shape) -> bool:
+    def _may_capture(self, shape: Specialization) -> bool:
         """Where results carry an autograd graph, it must be known what gradients come for them, or that none do."""
         region = self._region
         if not region.context.apply or shape.closed:
@@ -113,10 +113,10 @@ class EagerCalls:
         try:
             return call()
         except torch.OutOfMemoryError:
-            give_way(self._region.context)
+            evict_all(self._region.context)
             raise
 
-    def plain(self, shape: Shape, args: Args, kwargs: Kwargs) -> object:
+    def plain(self, shape: Specialization, args: Args, kwargs: Kwargs) -> object:
         """The person's code; a captured shape was run twice before, without effects but its results."""
         entries = shape.entries
         return run_eagerly(self._region, args, kwargs, repeatable=lambda: any(one.repeatable() for one in entries))

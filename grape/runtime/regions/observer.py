@@ -24,7 +24,7 @@ from ..guarding.structure import Layout, Unsupported, flatten, stateful
 from ..replaying.value_guards import refuse_read, slice_of
 from ..training import leaves_a_graph
 from .region_state import RegionState
-from .shape import Found, Shape
+from .specialization import Found, Specialization
 from .traced_calls import TracedCall
 
 __all__ = ["Observer"]
@@ -56,7 +56,7 @@ def _tensors_in(after: tuple[object, Args, Kwargs]) -> list[torch.Tensor]:
 class Observer:
     """Of one region. `traced` are a few of its calls; `pays` tells whether a capture of a shape would."""
 
-    def __init__(self, region: RegionState, pays: Callable[[Shape], bool]) -> None:
+    def __init__(self, region: RegionState, pays: Callable[[Specialization], bool]) -> None:
         self._region, self._pays = region, pays
         self.traced: list[TracedCall] = []
         self.scalar_changes: list[ScalarChange] = []
@@ -95,12 +95,12 @@ class Observer:
         if self._region.refused is None:
             self.scalar_changes.clear()
 
-    def note(self, shape: Shape, trace: Trace) -> None:
+    def note(self, shape: Specialization, trace: Trace) -> None:
         """`trace` is of a call of this cell, of which no other may be known."""
         if not self._known_here:
             self._keep(shape, trace)
 
-    def _keep(self, shape: Shape, trace: Trace) -> None:
+    def _keep(self, shape: Specialization, trace: Trace) -> None:
         self.traced.append(TracedCall(trace=trace, shape=shape, cell=self._region.context.cell))
         elsewhere = [call for call in self.traced if call.cell != self._region.context.cell]
         for call in elsewhere[:-TRACED]:
@@ -117,7 +117,7 @@ class Observer:
         """True where a traced call recorded gradients."""
         return any(trace.needs_grad for trace in self.traces)
 
-    def trace(self, shape: Shape, layout: Layout, args: Args, kwargs: Kwargs) -> object:
+    def trace(self, shape: Specialization, layout: Layout, args: Args, kwargs: Kwargs) -> object:
         backend = self._region.context.backend
         watch = EffectWatch(self._region.context.tracer.positions)
         watch.calls.ends_at_imports = self._unsteady < UNSTEADY  # the next call is traced as well, and loads nothing
@@ -252,7 +252,7 @@ class Observer:
         return int(min(LIMIT, max(fewest, attention.left_ms / attention.operator_ms)))
 
     def _on_wait(self, recorder: Recorder, op: OpRecord) -> None:
-        """The host waits in a traced call. If the value does not follow from the inputs, others may have the floor."""
+        """The host waits in a traced call. If the value does not follow from the inputs, others may become active."""
         if self._region.refused is not None:
             return
         if op.kind == "dynamic":
@@ -260,7 +260,7 @@ class Observer:
         elif op.kind == "transfer-out" or slice_of(recorder.ops, op.ordinal, recorder.born) is None:
             self._region.refuse(refuse_read(recorder.last_read, op, recorder.ops, recorder.born))
 
-    def audit(self, shape: Shape, trace: Trace, found: Found) -> None:
+    def audit(self, shape: Specialization, trace: Trace, found: Found) -> None:
         """Two calls under one key, with the same gradients present, must issue equal operators with equal scalars."""
         once = not self._formed_anew
         for kept in list(shape.traces):
@@ -293,7 +293,7 @@ class Observer:
             names = f"{one.name}, {one.difference(other)}"
         return Refused.because(Reason.OTHER_OPERATORS, at, operators=names)
 
-    def trace_now(self, shape: Shape, may_capture: bool) -> bool:
+    def trace_now(self, shape: Specialization, may_capture: bool) -> bool:
         """Trace two calls. The first call of a module is often another one than the rest (a prompt), and is let be."""
         if self._region.root_is_module and self._region.calls == 1:
             return False

@@ -31,7 +31,7 @@ from .observer import Observer
 from .region_evidence import evidence_of
 from .region_state import RegionState
 from .replays import Replays
-from .shape import Shape
+from .specialization import Specialization
 
 __all__ = ["Region", "RegionContext"]
 
@@ -72,14 +72,14 @@ class Region(RegionState):
         self._start_of_run = (self.calls, self.replays)
         self.lifetimes.begin_run()
         budget = self.context.memory_budget
-        more = self.starved_at is not None and (budget is None or budget > self.starved_at)
+        more = self.over_budget_at is not None and (budget is None or budget > self.over_budget_at)
         if more and not self.context.exhausted:
-            self.refused = self.starved_at = None
+            self.refused = self.over_budget_at = None
         elif not more:
             name_budget(self)
         for shape in self.shapes.values():
-            if shape.starved_at is not None and (budget is None or budget > shape.starved_at):
-                shape.starved_at, shape.closed = None, False
+            if shape.over_budget_at is not None and (budget is None or budget > shape.over_budget_at):
+                shape.over_budget_at, shape.closed = None, False
         self.wasted = 0
         self.gave_way_in_run = False
         self.replay_counts = ReplayCounts(copy_ns=self.replay_counts.copy_ns)
@@ -97,12 +97,12 @@ class Region(RegionState):
 
     def call(self, args: Args, kwargs: Kwargs, *, aside: bool = False) -> object:
         """Serve one call: by a replay where one is possible, else as the person wrote it. `aside`: callables inside
-        have the floor, so the call tells nothing of this region.
+        are active, so the call tells nothing of this region.
         """
         self.calls += 1
         self.call_began_ns = time.perf_counter_ns()
         context = self.context
-        if aside or self.gives_way():
+        if aside or self.yields_to_inner():
             self.gave_way_in_run |= self.of_gradients is not None and torch.is_grad_enabled()
             return self.eager.passed(args, kwargs)
         context.entered += 1
@@ -128,7 +128,7 @@ class Region(RegionState):
         may_capture = self.serving.wants_another(result, shape, leaves, again)
         return self._serve_eagerly(args, kwargs, shape, timer, may_capture=may_capture)
 
-    def _recognize(self, args: Args, kwargs: Kwargs) -> tuple[Shape, list[torch.Tensor], list[object]] | None:
+    def _recognize(self, args: Args, kwargs: Kwargs) -> tuple[Specialization, list[torch.Tensor], list[object]] | None:
         """The captured shape of this call, found by the input guard of the shape that came next last time, or last."""
         last = self._last
         if last is None or not self.context.apply:
@@ -191,7 +191,7 @@ class Region(RegionState):
         return self.eager.observe(shape, layout, args, kwargs, may_capture)
 
     def _serve_eagerly(
-        self, args: Args, kwargs: Kwargs, shape: Shape, timer: CallTimer | None, *, may_capture: bool
+        self, args: Args, kwargs: Kwargs, shape: Specialization, timer: CallTimer | None, *, may_capture: bool
     ) -> object:
         if not self.context.observing or self.context.aside():
             return self.eager.plain(shape, args, kwargs)
@@ -202,7 +202,7 @@ class Region(RegionState):
             return self._serve_unknown(args, kwargs, timer)
         return self.eager.observe(shape, layout, args, kwargs, may_capture)
 
-    def _interleave(self, shape: Shape) -> bool:
+    def _interleave(self, shape: Specialization) -> bool:
         """Is it this call's turn to run eagerly, for the sake of the comparison?"""
         context = self.context
         if not context.observing or context.comparing:
@@ -212,7 +212,7 @@ class Region(RegionState):
         before = [s for s in self.shapes.values() if s.entries]
         return sum(len(s.before) for s in before) < FEWEST_SAMPLES
 
-    def _pays(self, shape: Shape) -> bool:
+    def _pays(self, shape: Specialization) -> bool:
         return self.captures.pays(shape)
 
     def evidence(self) -> RegionEvidence:

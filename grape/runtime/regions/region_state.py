@@ -17,8 +17,8 @@ from ..replaying.entry import Entry
 from ..training import need_gradients
 from ..training.pair_entry import PairEntry
 from .context import RegionContext
-from .shape import Shape
 from .shapes import Shapes
+from .specialization import Specialization
 
 __all__ = ["RegionState"]
 
@@ -56,9 +56,9 @@ class RegionState:
         """True where a call of this cell stayed eager for that."""
         self.checked = False
         """A graph of it gave the same bits and serves nobody: where nothing gets faster, that is all there is."""
-        self.starved_at: int | None = None
+        self.over_budget_at: int | None = None
         """The memory budget that was too small for this region; 0: the device had no room."""
-        self.starved_beside = 0
+        self.over_budget_beside = 0
         """Bytes of placeholders and workspace, of all graphs, beside which no executable of it had room."""
         self.calls = 0
         self.replays = 0
@@ -71,7 +71,7 @@ class RegionState:
         """Replays of an iteration, in this cell, that were issued after their loop had been left."""
         self.shapes = Shapes()
         self.host_ms: list[float] = []
-        self._last: Shape | None = None
+        self._last: Specialization | None = None
         self._start_of_run = (0, 0)
         self._settled_calls = 0
         self.owner = object()
@@ -130,8 +130,8 @@ class RegionState:
     def replays_in_run(self) -> int:
         return self.replays - self._start_of_run[1]
 
-    def gives_way(self) -> bool:
-        """True where the call that comes now is to run as written, and callables inside have the floor.
+    def yields_to_inner(self) -> bool:
+        """True where the call that comes now is to run as written, and callables inside may become active.
 
         Who was told that the results need gradients, and puts `torch.no_grad()` around the call, has another call.
         """
@@ -194,7 +194,7 @@ class RegionState:
         if refused.recording and self.root_is_module:
             return  # nor would modules inside it, whose results lead to the same backward
         if refused.reason.opens:
-            self.context.open_floor()
+            self.context.let_inner_in()
 
     def release(self) -> None:
         """Give back every graph; the next calls run eagerly."""
@@ -206,7 +206,7 @@ class RegionState:
         self.context.store.drop(self.owner)
         self.context.predictor.settle()
 
-    def forget_shape(self, shape: Shape) -> None:
+    def forget_shape(self, shape: Specialization) -> None:
         """It is none of `shapes` any more: no other one leads to it."""
         for other in (*self.shapes.values(), self._last):
             if other is not None and other.successor is shape:

@@ -16,7 +16,7 @@ from ..replaying.node_numbers import instead_of
 from .call_profiles import CallProfiles
 from .captures import MAX_ENTRIES, Captures
 from .region_state import RegionState
-from .shape import Shape
+from .specialization import Specialization
 
 __all__ = ["Replays"]
 
@@ -39,7 +39,7 @@ class Replays:
 
     def serve(
         self,
-        shape: Shape,
+        shape: Specialization,
         leaves: Sequence[torch.Tensor],
         containers: Sequence[object],
         timer: CallTimer | None,
@@ -51,25 +51,25 @@ class Replays:
         """
         region = self._region
         outcome: object = MISMATCH
-        ranked = [(entry.astray(leaves), entry) for entry in shape.entries]
+        ranked = [(entry.needing_copies(leaves), entry) for entry in shape.entries]
         if len(ranked) > 1:
             ranked.sort(key=lambda pair: len(pair[0]))
         if region.context.store.side_streams:
             region.context.store.wait()
         for _, entry in ranked:
             self._captures.unbound.update(entry.moved(leaves))
-        astray, predictor = ranked[0][0], region.context.predictor
+        to_copy, predictor = ranked[0][0], region.context.predictor
         if predictor.waits_for(region):
-            self._rounds += predictor.learned(region, leaves, ranked[0][1], astray)
+            self._rounds += predictor.learned(region, leaves, ranked[0][1], to_copy)
             predictor.arrived(region, leaves)
-        settled = not again or shape.strays < STRAYS or not astray or len(ranked) >= MAX_ENTRIES
+        settled = not again or shape.strays < STRAYS or not to_copy or len(ranked) >= MAX_ENTRIES
         if not settled:
-            if self._in_slots(leaves, astray):
+            if self._in_slots(leaves, to_copy):
                 return BLOCKED
             if not self.was_eager:  # else nothing could lie in a slot
                 shape.strays = -RECHECK
-        for astray, entry in ranked:
-            served = self._serve(shape, entry, leaves, containers, timer, astray)
+        for to_copy, entry in ranked:
+            served = self._serve(shape, entry, leaves, containers, timer, to_copy)
             if served is BLOCKED:
                 outcome = BLOCKED
             elif served is NO_EXECUTABLE:
@@ -80,23 +80,27 @@ class Replays:
             elif served is OTHER_MODES:
                 return OTHER_MODES
             elif served is not MISMATCH:
-                if astray and entry.predictable:
-                    self._after_copies(shape, leaves, astray, again)
+                if to_copy and entry.predictable:
+                    self._after_copies(shape, leaves, to_copy, again)
                 return served
         if outcome is BLOCKED:
             region.replay_counts.blocked += 1
         return outcome
 
-    def _after_copies(self, shape: Shape, leaves: Sequence[torch.Tensor], astray: Sequence[int], again: bool) -> None:
+    def _after_copies(
+        self, shape: Specialization, leaves: Sequence[torch.Tensor], to_copy: Sequence[int], again: bool
+    ) -> None:
         """Arguments were copied: see to it that they need not be."""
         region = self._region
         shape.strays += again and shape.strays < STRAYS
         if self._rounds >= ROUNDS or not region.context.observing or region.replays < 2:
             return
-        if any(leaves[i].nbytes >= MIN_BYTES for i in astray):
+        if any(leaves[i].nbytes >= MIN_BYTES for i in to_copy):
             region.context.predictor.learn(region)
 
-    def wants_another(self, outcome: object, shape: Shape, leaves: Sequence[torch.Tensor], again: bool) -> bool:
+    def wants_another(
+        self, outcome: object, shape: Specialization, leaves: Sequence[torch.Tensor], again: bool
+    ) -> bool:
         """No graph of the shape could serve the call, for `outcome`: whether another one would serve later calls.
 
         Where every graph was blocked, one that writes elsewhere may: a recurrence needs two, and so does what the
@@ -108,7 +112,7 @@ class Replays:
         shape.blocked += 1
         return again or shape.blocked > 1 or self._held_elsewhere(shape, leaves)
 
-    def _held_elsewhere(self, shape: Shape, leaves: Sequence[torch.Tensor]) -> bool:
+    def _held_elsewhere(self, shape: Specialization, leaves: Sequence[torch.Tensor]) -> bool:
         """True if what blocks every graph of the shape is kept for other purposes than to be this call's argument."""
         given = {leaf.untyped_storage()._cdata for leaf in leaves}
         blockers = [entry.blocker for entry in shape.entries if entry.blocker is not None and entry.blocker.occupied]
@@ -121,12 +125,12 @@ class Replays:
 
     def _serve(
         self,
-        shape: Shape,
+        shape: Specialization,
         entry: Entry,
         leaves: Sequence[torch.Tensor],
         containers: Sequence[object],
         timer: CallTimer | None,
-        astray: Sequence[int],
+        to_copy: Sequence[int],
     ) -> object:
         region, context = self._region, self._region.context
         profile = self._profiles.profile_replay_now(shape)
@@ -138,11 +142,11 @@ class Replays:
             with self._profiles.replayed() if profile else contextlib.nullcontext():
                 if entry.nodes:
                     with instead_of(entry.nodes) as numbers:
-                        outcome = entry.serve(leaves, containers, astray)
+                        outcome = entry.serve(leaves, containers, to_copy)
                         if type(outcome) is NoReplay:
                             numbers.nodes = 0
                 else:
-                    outcome = entry.serve(leaves, containers, astray)
+                    outcome = entry.serve(leaves, containers, to_copy)
         except torch.OutOfMemoryError:
             if entry.acted:  # what the replay changed, an eager call would change once more
                 raise
@@ -178,7 +182,7 @@ class Replays:
             slower = Refused.because(Reason.REPLAYS_SLOWER, region.at, replays=replays, now=now_ms, then=then_ms)
             region.refuse(slower)
 
-    def _weigh(self, shape: Shape, entry: Entry, leave: int) -> None:
+    def _weigh(self, shape: Specialization, entry: Entry, leave: int) -> None:
         """Drop a graph that turned out not to be faster (GR406). `leave`: so many replays may still be under way."""
         region = self._region
         before, after = Measured.of(shape.before.warm_ms()), Measured.of(shape.after.ms(leave=leave))

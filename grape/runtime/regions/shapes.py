@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from ..guarding.sharing import shared, shared_key
 from ..guarding.structure import Layout, Node, Static, stateful
-from .shape import Shape
+from .specialization import Specialization
 
 __all__ = ["Shapes"]
 
 VARIANTS = 8
 
 
-class Shapes(dict[object, Shape]):
+class Shapes(dict[object, Specialization]):
     """By the key of a call's layout and the modes it came under."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._newest: tuple[tuple[object, ...], Shape] | None = None
+        self._newest: tuple[tuple[object, ...], Specialization] | None = None
         self._last_layout: tuple[object, list[str]] | None = None
 
-    def note(self, layout: Layout, modes: tuple[object, ...], order: int) -> Shape:
+    def note(self, layout: Layout, modes: tuple[object, ...], order: int) -> Specialization:
         """A new shape, for calls of this layout. What it has in common with the one before is kept once."""
         before = self._newest
         key = shared_key(layout.key, before[0] if before is not None else ())
         known: dict[tuple[int, ...], tuple[int, ...]] = {}
         sizes = (tuple(leaf.shape) for leaf in layout.leaves)
-        shape = Shape(
+        shape = Specialization(
             shared(tuple(layout.paths), [before[1].paths] if before is not None else ()),
             tuple([known.setdefault(size, size) for size in sizes]),
             order,
@@ -36,7 +36,7 @@ class Shapes(dict[object, Shape]):
         self[key, shape.modes] = shape
         return shape
 
-    def changing_value(self, shape: Shape, layout: Layout) -> str | None:
+    def changing_value(self, shape: Specialization, layout: Layout) -> str | None:
         """The path of a plain argument that has had a new value at every call, after `VARIANTS` of them."""
         last, self._last_layout = self._last_layout, (layout.root, layout.paths)
         enough = len(self) >= VARIANTS
@@ -49,7 +49,7 @@ class Shapes(dict[object, Shape]):
         """A cell has ended: nothing of its calls is held."""
         self._last_layout = None
 
-    def forget(self, shape: Shape) -> None:
+    def forget(self, shape: Specialization) -> None:
         """It is none of them any more: the next one is not compared with it."""
         if self._newest is not None and self._newest[1] is shape:
             self._newest = None

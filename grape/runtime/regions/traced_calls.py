@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ...model import Position, Trace
 from .context import CellName
 from .region_state import RegionState
-from .shape import Shape
+from .specialization import Specialization
 
 __all__ = ["TracedCall", "traces_of_cell"]
 
@@ -22,7 +22,7 @@ class TracedCall:
     """A call of `shape`, traced in `cell`."""
 
     trace: Trace
-    shape: Shape
+    shape: Specialization
     cell: CellName
 
     def holds_in(self, cell: CellName, run: int) -> bool:

@@ -173,7 +173,7 @@ class Entry:
             self._indices = {name: index for index, name in enumerate(self.paths)}
         return self._indices.get(path)
 
-    def astray(self, leaves: Sequence[torch.Tensor]) -> list[int]:
+    def needing_copies(self, leaves: Sequence[torch.Tensor]) -> list[int]:
         """The arguments that do not lie where the graph reads them, but for bound ones."""
         addresses = self.placeholders.addresses
         return [i for i in self.placeholders.movable if leaves[i].data_ptr() != addresses[i]]
@@ -183,7 +183,7 @@ class Entry:
         addresses = self.placeholders.addresses
         return [self.paths[i] for i in self.placeholders.bound if leaves[i].data_ptr() != addresses[i]]
 
-    def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[object], astray: Sequence[int]) -> object:
+    def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[object], to_copy: Sequence[int]) -> object:
         """Replay for these argument leaves and containers; the result, or why this entry cannot serve them.
 
         The other guards are checked while the device already works, where a replay for nothing would do no harm; but
@@ -198,7 +198,7 @@ class Entry:
             if _use_count(slot.cdata) > slot.idle or getrefcount(slot.storage_object) > slot.references:
                 self.blocker = slot
                 return BLOCKED
-        for index in astray:
+        for index in to_copy:
             if alignment(leaves[index]) != placeholders.alignments[index]:
                 return MISMATCH
             if placeholders.slots[index].occupied:
@@ -225,8 +225,8 @@ class Entry:
                 return MISMATCH
             arrived = outcome.tensors
         self.gradients.bring_home(self.backend)
-        if astray or arrived:
-            self._copy_in(leaves, astray, arrived)
+        if to_copy or arrived:
+            self._copy_in(leaves, to_copy, arrived)
         doubtful = self.arms is not None and (self.checked or not self.arms.complete)
         undo = self._undo() if doubtful else None
         try:
@@ -299,10 +299,10 @@ class Entry:
         given = self.placeholders.inference
         return any(leaf.is_inference() and not before for leaf, before in zip(leaves, given, strict=True))
 
-    def _copy_in(self, leaves: Sequence[torch.Tensor], astray: Sequence[int], arrived: Sequence[torch.Tensor]) -> None:
+    def _copy_in(self, leaves: Sequence[torch.Tensor], to_copy: Sequence[int], arrived: Sequence[torch.Tensor]) -> None:
         targets: list[torch.Tensor] = list(self.hidden)
         sources: list[torch.Tensor] = list(arrived)
-        for index in astray:
+        for index in to_copy:
             leaf = leaves[index]
             slot = self.placeholders.slots[index]
             if slot.keeper is not None:

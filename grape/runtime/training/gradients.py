@@ -73,10 +73,10 @@ class GradientPlan:
 
     def bring_home(self, backend: Backend) -> None:
         """Copy the gradients that a replay reads to where it reads them, in one launch."""
-        astray = [(_of(leaf), home) for leaf, home in self.read if not _at_home(leaf, home)]
-        if astray:
-            backend.copy([home.base for _, home in astray], [gradient.detach() for gradient, _ in astray])
-            for gradient, home in astray:
+        to_copy = [(_of(leaf), home) for leaf, home in self.read if not _at_home(leaf, home)]
+        if to_copy:
+            backend.copy([home.base for _, home in to_copy], [gradient.detach() for gradient, _ in to_copy])
+            for gradient, home in to_copy:
                 home.take_in(gradient)
 
     def leave(self) -> None:

@@ -43,7 +43,7 @@ class PairEntry(Entry):
     def repeatable(self) -> bool:
         return False
 
-    def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[object], astray: Sequence[int]) -> object:
+    def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[object], to_copy: Sequence[int]) -> object:
         self.acted = False
         if not self.pair.free:
             self.blocker = None
@@ -54,7 +54,7 @@ class PairEntry(Entry):
             return MISMATCH
         self.state = self.backend.rng_state() if self.pair.draws else None
         try:
-            return Entry.serve(self, leaves, containers, astray)
+            return Entry.serve(self, leaves, containers, to_copy)
         finally:
             self.state = None
 

@@ -11,10 +11,10 @@ from itertools import count
 
 import torch
 
-from .members import Counts, Kin, Loaded, Member
+from .members import Counts, ExecutableGroup, Loaded, Member
 from .residency import Limits, Resident, Usage, evictions
 
-__all__ = ["Residents", "Uncertain", "average"]
+__all__ = ["ResidentExecutables", "Uncertain", "average"]
 
 
 ABOUT_AS_OFTEN = 4.0
@@ -22,8 +22,8 @@ ABOUT_AS_OFTEN = 4.0
 
 
 @dataclass(slots=True, eq=False)
-class Residents:
-    """Every executable of a store, and which shape each of them does. One exists while `Kin.executables` has it."""
+class ResidentExecutables:
+    """Every executable of a store, and which shape each of them does. One exists while its group has it."""
 
     limits: Limits
     clock_ns: Callable[[], int] = time.perf_counter_ns
@@ -35,18 +35,18 @@ class Residents:
     """True where the device had no memory for the last executable that could not be had."""
     _numbers: count[int] = field(default_factory=count)
 
-    def least_useful(self, group: Iterable[Loaded]) -> Loaded | None:
+    def least_useful(self, candidates: Iterable[Loaded]) -> Loaded | None:
         """The first one of the least `benefit_ns`. Every switch asks for it, and most of a group cost the same."""
         least: Loaded | None = None
         lowest, cost, known, touched = math.inf, 0.0, None, None
-        for loaded in list(group):
-            kin, member = loaded.kin, loaded.member
-            if len(kin.executables) == 1 or member is None:
+        for loaded in list(candidates):
+            group, member = loaded.group, loaded.member
+            if len(group.executables) == 1 or member is None:
                 benefit = self.benefit_ns(loaded)
             else:
-                if known is not kin or touched is not loaded.touched:
-                    known, touched = kin, loaded.touched
-                    cost = kin.switch_ns(len(touched))
+                if known is not group or touched is not loaded.touched:
+                    known, touched = group, loaded.touched
+                    cost = group.switch_ns(len(touched))
                 if member.user.launches != member.counted:
                     self.note(member)
                 benefit = self.usage.weight(member.shape) * cost
@@ -62,9 +62,9 @@ class Residents:
         farthest away: Belady, "A study of replacement algorithms" (1966). The others keep what they have. A shape that
         comes back while an executable waits for one that does not come at all has left the turn.
         """
-        kin = member.kin
-        least = self.least_useful(kin.executables.values())
-        latest = kin.executables.get(kin.latest)
+        group = member.group
+        least = self.least_useful(group.executables.values())
+        latest = group.executables.get(group.latest)
         if least is None or latest is None or least.member is None or least.member.used_at < member.used_at:
             return least
         return least if self.benefit_ns(latest) > ABOUT_AS_OFTEN * self.benefit_ns(least) else latest
@@ -78,7 +78,7 @@ class Residents:
             before.user.moved(None)
         loaded.member = member
         if member is not None:
-            loaded.kin.latest = loaded.number
+            loaded.group.latest = loaded.number
             member.loaded = loaded
             member.user.moved(loaded.executable.replay)
 
@@ -86,15 +86,15 @@ class Residents:
         """Count the launches of a shape since the last time; those of a loaded shape pass the store by."""
         launches = member.user.launches
         if launches > member.counted:
-            self.usage.touch(member.shape, member.kin, times=launches - member.counted)
+            self.usage.touch(member.shape, member.group, times=launches - member.counted)
             member.counted, member.used_at = launches, self.usage.calls
 
-    def make(self, kin: Kin, *, worth_ns: float | None = None) -> Loaded | None:
+    def make(self, group: ExecutableGroup, *, worth_ns: float | None = None) -> Loaded | None:
         """A further executable, for which less useful ones may have to go; None where there is no room.
 
-        Its content is that of `kin.graph`. With `worth_ns` only executables that are worth less in all go for it.
+        Its content is that of `group.graph`. With `worth_ns` only executables that are worth less in all go for it.
         """
-        room = self.leaving_for(kin, worth_ns=worth_ns)
+        room = self.leaving_for(group, worth_ns=worth_ns)
         self.device_full = False
         if room is None:
             return None
@@ -102,95 +102,95 @@ class Residents:
             self.evict(self.all[number])
         number, start = next(self._numbers), self.clock_ns()
         try:
-            executable = kin.graph.instantiate()
+            executable = group.graph.instantiate()
         except torch.OutOfMemoryError:
             if worth_ns is not None:
                 return None
             for loaded in list(self.all.values()):
                 self.evict(loaded)
             try:
-                executable = kin.graph.instantiate()
+                executable = group.graph.instantiate()
             except torch.OutOfMemoryError:
                 self.device_full = True
                 return None
         try:
-            kin.instantiate_ns = average(kin.instantiate_ns or None, self.clock_ns() - start)
-            kin.executable_bytes = max(kin.executable_bytes, executable.nbytes)
-            self.counts[kin.owner].instantiations += 1
+            group.instantiate_ns = average(group.instantiate_ns or None, self.clock_ns() - start)
+            group.executable_bytes = max(group.executable_bytes, executable.nbytes)
+            self.counts[group.owner].instantiations += 1
             # Its size is known only now.
-            room = self._leaving(kin, executable.nbytes)
+            room = self._leaving(group, executable.nbytes)
             if room is None:
                 return None
             for other in room:
                 self.evict(self.all[other])
-            self.all[number] = kin.executables[number] = Loaded(number, executable, kin)
+            self.all[number] = group.executables[number] = Loaded(number, executable, group)
         finally:
-            if number not in kin.executables:
+            if number not in group.executables:
                 self.all.pop(number, None)
                 executable.release()
         return self.all[number]
 
-    def leaving_for(self, kin: Kin, *, worth_ns: float | None = None) -> tuple[int, ...] | None:
-        """Which executables would go for one more of `kin`; None where it would not fit."""
-        return self._leaving(kin, kin.executable_bytes, worth_ns)
+    def leaving_for(self, group: ExecutableGroup, *, worth_ns: float | None = None) -> tuple[int, ...] | None:
+        """Which executables would go for one more of `group`; None where it would not fit."""
+        return self._leaving(group, group.executable_bytes, worth_ns)
 
-    def _leaving(self, kin: Kin, nbytes: int, worth_ns: float | None = None) -> tuple[int, ...] | None:
+    def _leaving(self, group: ExecutableGroup, nbytes: int, worth_ns: float | None = None) -> tuple[int, ...] | None:
         return evictions(
-            self._residents(), self.limits, nbytes=nbytes, count=1, owner=kin.owner, group=kin, worth_ns=worth_ns
+            self._resident(), self.limits, nbytes=nbytes, count=1, owner=group.owner, group=group, worth_ns=worth_ns
         )
 
-    def may_have_another(self, kin: Kin, *, worth_ns: float) -> bool:
+    def may_have_another(self, group: ExecutableGroup, *, worth_ns: float) -> bool:
         """True where one more fits, for which none of its own class would go: that one can be switched instead."""
-        owned = [one for one in self.all.values() if one.kin.owner == kin.owner]
+        owned = [one for one in self.all.values() if one.group.owner == group.owner]
         over = len(owned) + 1 - self.limits.executables
         if over > 1:  # beyond the number each is all that its class has
             return False
         if self.limits.nbytes is None:  # what `leaving_for` would find, without asking it
             if over <= 0:
                 return True
-            if len(owned) == len(kin.executables):
+            if len(owned) == len(group.executables):
                 return False
             least = self.least_useful(owned)
-            return least is not None and least.kin is not kin and self.benefit_ns(least) < worth_ns
-        leaving = self.leaving_for(kin, worth_ns=worth_ns)
-        return leaving is not None and all(self.all[number].kin is not kin for number in leaving)
+            return least is not None and least.group is not group and self.benefit_ns(least) < worth_ns
+        leaving = self.leaving_for(group, worth_ns=worth_ns)
+        return leaving is not None and all(self.all[number].group is not group for number in leaving)
 
     def apply_limits(self) -> None:
         """Evict until `limits` hold."""
-        for owner in {loaded.kin.owner for loaded in self.all.values()}:
-            leaving = evictions(self._residents(), self.limits, owner=owner)
+        for owner in {loaded.group.owner for loaded in self.all.values()}:
+            leaving = evictions(self._resident(), self.limits, owner=owner)
             # None: what else counts is beyond the limit already, and no executable may stay.
             for number in list(self.all) if leaving is None else leaving:
                 self.evict(self.all[number])
 
     def evict(self, loaded: Loaded) -> None:
-        self.counts[loaded.kin.owner].evictions += 1
+        self.counts[loaded.group.owner].evictions += 1
         self.drop(loaded)
 
     def drop(self, loaded: Loaded) -> None:
-        if loaded.number in loaded.kin.executables:
+        if loaded.number in loaded.group.executables:
             self.load(loaded, None)
             loaded.executable.release()
             self.all.pop(loaded.number, None)
-            loaded.kin.executables.pop(loaded.number, None)
+            loaded.group.executables.pop(loaded.number, None)
 
     def benefit_ns(self, loaded: Loaded) -> float:
         """Recent calls times what each would cost without this executable: a switch, or, for the last, making it."""
-        kin, member = loaded.kin, loaded.member
+        group, member = loaded.group, loaded.member
         if member is not None:
             self.note(member)
-        if len(kin.executables) == 1:
-            return self.usage.weight(kin) * kin.instantiate_ns
-        return self.usage.weight(member.shape) * kin.switch_ns(len(loaded.touched)) if member is not None else 0.0
+        if len(group.executables) == 1:
+            return self.usage.weight(group) * group.instantiate_ns
+        return self.usage.weight(member.shape) * group.switch_ns(len(loaded.touched)) if member is not None else 0.0
 
-    def _residents(self) -> list[Resident]:
+    def _resident(self) -> list[Resident]:
         return [
             Resident(
                 number=one.number,
                 nbytes=one.executable.nbytes,
                 benefit_ns=self.benefit_ns(one),
-                owner=one.kin.owner,
-                group=one.kin,
+                owner=one.group.owner,
+                group=one.group,
             )
             for one in self.all.values()
         ]
@@ -199,8 +199,8 @@ class Residents:
 class Uncertain:
     """While an executable is changed; unless the block says how it ended, the executable is not used again."""
 
-    def __init__(self, residents: Residents, loaded: Loaded) -> None:
-        self._residents = residents
+    def __init__(self, resident: ResidentExecutables, loaded: Loaded) -> None:
+        self._resident = resident
         self._loaded = loaded
         self.certain = False
 
@@ -209,7 +209,7 @@ class Uncertain:
 
     def __exit__(self, *_: object) -> None:
         if not self.certain:
-            self._residents.drop(self._loaded)
+            self._resident.drop(self._loaded)
 
 
 def average(before: float | None, now: float) -> float:

@@ -1,7 +1,7 @@
-"""Who has the floor: which of the callables that may become a region does.
+"""The active region: which of the callables that may become a region does.
 
-One candidate at a time has it: the outermost that has not been refused. What it calls passes through; once it is
-refused, the candidates inside it get the floor.
+One candidate at a time is active: the outermost that has not been refused. What it calls passes through; once it is
+refused, the candidates inside it may become active.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ..regions.region import Region
 
 T = TypeVar("T")
 
-__all__ = ["LOOPS", "Floor", "inside_module"]
+__all__ = ["LOOPS", "ActiveRegion", "inside_module"]
 
 LOOPS = 24
-"""So often a candidate is called by the one that has the floor, before it is taken to be the step of a loop."""
+"""So often a candidate is called by the active one, before it is taken to be the step of a loop."""
 _REGION_CALL = Region.call.__code__
 
 
-class Floor:
-    """`regions` gives all that are known. While the floor is taken, no region is released: one may be capturing."""
+class ActiveRegion:
+    """`regions` gives all that are known. While one is active, no region is released: one may be capturing."""
 
     def __init__(self, context: RegionContext, regions: Callable[[], list[Region]]) -> None:
         self._context = context
@@ -40,9 +40,9 @@ class Floor:
         """Where operators outside every region are recorded while a cell is observed."""
         self._running: list[Region] = []
         self.counts: dict[int, int] | None = None
-        """How often the one that has the floor called each candidate; None where the floor may not pass on."""
+        """How often the active one called each candidate; None where none of those may become active."""
         self._dead: list[Region] = []
-        context.open_floor = self.open
+        context.let_inner_in = self.open
 
     @property
     def free(self) -> bool:
@@ -54,11 +54,11 @@ class Floor:
         self._context.predictor.paused = not free
 
     def open(self) -> None:
-        """Let the candidates inside the running one have it."""
+        """Let the candidates inside the running one become active."""
         self.free = True
 
     def repeats(self, candidate: object, wrapper: types.CodeType | None) -> bool:
-        """Does the floor pass to `candidate`, because the callable that has it holds the whole loop?
+        """Does `candidate` become active, because the callable that is holds the whole loop?
 
         A function that is called for the first time may be a step, or everything; what it has called `LOOPS` times is
         taken to be the step.
@@ -76,7 +76,7 @@ class Floor:
         return True
 
     def closed(self, body: Callable[[], T]) -> T:
-        """Run `body`, in which nothing becomes a region unless the floor is opened."""
+        """Run `body`, in which nothing becomes a region unless `open` is called."""
         self.free = False
         try:
             return body()
@@ -86,7 +86,7 @@ class Floor:
                 self._release_dead()
 
     def enter(self, region: Region, args: Args, kwargs: Kwargs, since: int | None = None) -> object:
-        """Give the region the floor, and call it. `since`: when the call came to Grape, by the account's clock."""
+        """Make the region active, and call it. `since`: when the call came to Grape, by the account's clock."""
         context = self._context
         attention = context.attention
         observing = context.observing
@@ -120,7 +120,7 @@ class Floor:
         try:
             if region.checked:
                 return self.closed(lambda: region.call(args, kwargs, aside=True))
-            if region.gives_way() or self._lost(region):
+            if region.yields_to_inner() or self._lost(region):
                 return region.call(args, kwargs, aside=True)
             return self.closed(lambda: region.call(args, kwargs))
         finally:
@@ -138,7 +138,7 @@ class Floor:
         EffectWatch.stop()
         self._context.attention.hand_back("record")
 
-    def hush(self, quiet: bool) -> None:
+    def mute(self, quiet: bool) -> None:
         """Let nothing be recorded outside of regions, while whole iterations of a loop are timed."""
         tracer = self._context.tracer
         if quiet and tracer.recorder is not None and tracer.recorder is self.outside:
@@ -149,7 +149,7 @@ class Floor:
             self._resume()
 
     def _lost(self, region: Region) -> bool:
-        """True where `region` gave the floor to a callable inside it, and that one replays now, or would if there were
+        """True where `region` made way for a callable inside it, and that one replays now, or would if there were
         memory; or may yet, at a cell's first call where the last cell called it once: it holds their loop. Called again
         it may be a step itself.
         """
@@ -158,7 +158,7 @@ class Floor:
         inside = [inner for inner in self._regions() if inner.parent == region.name]
         once = region.called_once and not region.calls_in_run
         return any(
-            inner.entries or inner.starved_at is not None or (once and inner.calls and inner.refused is None)
+            inner.entries or inner.over_budget_at is not None or (once and inner.calls and inner.refused is None)
             for inner in inside
         )
 

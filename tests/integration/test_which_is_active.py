@@ -59,7 +59,7 @@ def test_a_function_called_once_lets_the_module_in_its_loop_replay(space: dict[s
         assert replays["Sequential (net)"] > (20 if calls == 1 else 60)
 
 
-def test_a_short_loop_of_a_function_keeps_the_floor_from_cell_to_cell(space: dict[str, Any]) -> None:
+def test_a_short_loop_of_a_function_stays_active_from_cell_to_cell(space: dict[str, Any]) -> None:
     """Each call has another shape: the first cell captures nothing, and the function is still called once a cell."""
     expected = space["grown"](30)
     replays = []

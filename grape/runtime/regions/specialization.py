@@ -11,7 +11,7 @@ from ..guarding.input_guard import InputGuard
 from ..replaying.entry import Entry
 from ..training import Backwards
 
-__all__ = ["Found", "Shape"]
+__all__ = ["Found", "Specialization"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class Shape:
+class Specialization:
     """`paths` and `sizes` are of its tensors, `order` is the number of the first call, `modes` the environment.
 
     `seen` counts calls of the current cell, `runs` the cells that had this shape, `run` numbers the last of them;
@@ -38,7 +38,7 @@ class Shape:
     order: int
     modes: tuple[object, ...]
     input_guard: InputGuard | None = None
-    successor: Shape | None = None
+    successor: Specialization | None = None
     calls: int = 0
     seen: int = 0
     run: int = -1
@@ -67,7 +67,7 @@ class Shape:
     """The fate of results that carried an autograd graph."""
     settled_calls: int = 0
     """Calls until the last cell ended."""
-    starved_at: int | None = None
+    over_budget_at: int | None = None
     """The memory budget that was too small for this shape, 0 for a full device; a larger one opens it again."""
 
     @property
