@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from ..model import CellEvidence, Finding, RegionEvidence
@@ -13,6 +14,8 @@ from .rules import RULES
 __all__ = ["HINT_BELOW", "advise"]
 
 _RANK = {"blocker": 0, "costly": 1, "hint": 2}
+_ORDINAL = re.compile(r" #\d+`")
+"""Behind the name of a region that is not the first of its name."""
 
 
 def advise(evidence: CellEvidence, costs: MachineCosts = H200) -> tuple[Finding, ...]:
@@ -30,7 +33,7 @@ def advise(evidence: CellEvidence, costs: MachineCosts = H200) -> tuple[Finding,
     merged = _within_families([_eased(finding, regions) for finding in _merge(found)], regions)
     graded = [_graded(_of_a_split_loop(finding, regions), evidence, regions) for finding in merged]
     unlocked = [_unlocked(finding, graded, evidence, regions, costs) for finding in graded]
-    return tuple(sorted(unlocked, key=lambda finding: _order(finding, evidence, regions, costs)))
+    return tuple(_of_copies(sorted(unlocked, key=lambda finding: _order(finding, evidence, regions, costs))))
 
 
 def _merge(found: list[Finding]) -> list[Finding]:
@@ -53,6 +56,28 @@ def _joined(group: list[Finding]) -> Finding:
     )
 
 
+def _of_copies(found: list[Finding]) -> list[Finding]:
+    """One finding for all members of an ensemble, called on one line: the same sentence of ``Net``, ``Net #2``, ..."""
+    kept: dict[object, list[Finding]] = {}
+    for finding in found:
+        said = _ORDINAL.sub("`", finding.message) if finding.region else finding.message
+        own = None if finding.region is None else _ORDINAL.sub("`", f"{finding.region}`")
+        kept.setdefault((finding.code, finding.severity, line_of(finding.at), own, said), []).append(finding)
+    return [group[0] if len(group) == 1 else _all_of(group) for group in kept.values()]
+
+
+def _all_of(group: list[Finding]) -> Finding:
+    gains = [finding.predicted_ms_per_call for finding in group if finding.predicted_ms_per_call is not None]
+    first = group[0]
+    return replace(
+        first,
+        message=f"{_ORDINAL.sub('`', first.message)}; and {len(group) - 1} more like it",
+        evidence=(*first.evidence, ("regions", len(group))),
+        predicted_ms_per_call=sum(gains) if gains else None,
+        advice=None if first.advice is None else _ORDINAL.sub("`", first.advice),
+    )
+
+
 def _eased(finding: Finding, regions: dict[str, RegionEvidence]) -> Finding:
     """The finding, lowered: what stops a function whose loop replays blocks no more than what surrounds the loop's
     graphs.
@@ -70,8 +95,9 @@ def _eased(finding: Finding, regions: dict[str, RegionEvidence]) -> Finding:
 def _within_families(found: list[Finding], regions: dict[str, RegionEvidence]) -> list[Finding]:
     """A line inside a region is also inside the regions around it: reported once, where it weighs most.
 
-    Of equally severe findings the one about the innermost region stays. Where a refused region is run eagerly, its
-    operators are also recorded outside of regions: the finding about the region stays.
+    Of equally severe findings the one about the innermost region stays; of two parts of one loop the one about the
+    longer. Where a refused region is run eagerly, its operators are also recorded outside of regions: the finding about
+    the region stays.
     """
     causes: dict[object, list[Finding]] = {}
     for finding in found:
@@ -101,8 +127,16 @@ def _covers(other: Finding, finding: Finding, regions: dict[str, RegionEvidence]
     if finding.region is None:
         return True
     gain = _RANK[finding.severity] - _RANK[other.severity]
+    part, of = regions.get(other.region), regions.get(finding.region)
+    if part is not None and of is not None and part is not of and _same_loop(part, of):
+        return gain > 0 or (gain == 0 and (part.at.line, part.name) < (of.at.line, of.name))
     inside = finding.region in _ancestors(other.region, regions)
     return (inside and gain >= 0) or (gain > 0 and other.region in _ancestors(finding.region, regions))
+
+
+def _same_loop(part: RegionEvidence, other: RegionEvidence) -> bool:
+    """True for parts of one loop: where it was split again, a line belongs to a part of each split."""
+    return part.loop_line is not None and (part.loop_line, part.at.file) == (other.loop_line, other.at.file)
 
 
 def _cause(finding: Finding) -> object:

@@ -36,6 +36,27 @@ def test_a_cell_without_regions_has_no_findings() -> None:
     assert advise(cell(region(outcome="replayed", traces=(trace(),), before=BUSY))) == ()
 
 
+def test_a_line_in_two_splits_of_one_loop_is_one_finding() -> None:
+    """A loop that was split again has a part of each split."""
+    parts = [
+        stopped(f"loop at line 2, line {first}", line=first, loop_line=2, traces=(reading(5),)) for first in (4, 3)
+    ]
+    apart = stopped("loop at line 9, line 5", line=5, loop_line=9, traces=(reading(5),))
+    at_five = [finding.region for finding in advise(cell(*parts, apart)) if finding.at == at(5)]
+    assert at_five == ["loop at line 2, line 3", "loop at line 9, line 5"]
+
+
+def test_the_members_of_an_ensemble_share_a_finding() -> None:
+    refused = Refused.because(Reason.NEEDS_GRADIENTS, more="")
+    names = "Net #3", "Net", "Net #2", "Other #2"
+    regions = [region(name, line=4, outcome="refused", refused=refused, calls=9 - i) for i, name in enumerate(names)]
+    ensemble, other = advise(cell(*regions, region("Net #4", line=5, outcome="observed")))
+    assert ensemble.message == "`Net` stays eager: its results need gradients; and 2 more like it"
+    assert ensemble.advice is not None and "call `Net` under" in ensemble.advice
+    assert (ensemble.severity, dict(ensemble.evidence)["regions"]) == ("blocker", 3)
+    assert other.message == "`Other #2` stays eager: its results need gradients"
+
+
 @pytest.mark.parametrize(
     ("wait_ns", "severity"),
     [(9_900, "hint"), (10_000, "costly"), (500_000, "costly")],

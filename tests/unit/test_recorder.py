@@ -94,6 +94,18 @@ def test_operators_of_others_may_have_seeds_of_that_name() -> None:
     assert (first.kind, second.kind) == ("transfer-in", "transfer-out")
 
 
+def test_shapes_without_data_are_not_copied() -> None:
+    """Forward derivatives are inferred with them, on a GPU too: nobody waits for that."""
+    infer, make = torch.ops.aten.to.device, torch.ops.aten.empty_like.default
+    recorder, x = Recorder(CPU), torch.ones(2)
+    away = (x, META, x.dtype)
+    shape = infer(*away)
+    first = recorder.after(recorder.before(infer, away, {}), infer, away, {}, shape, AT, 0)
+    back = {"device": CPU}
+    second = recorder.after(recorder.before(make, (shape,), back), make, (shape,), back, make(shape, **back), AT, 0)
+    assert (first.kind, second.kind) == ("host", "compute")
+
+
 def test_a_negative_zero_is_another_value() -> None:
     """A product with it has other bits."""
     multiply = torch.ops.aten.mul.Scalar

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from grape.advisor.rules.gr4xx import gr405
-from grape.model import Reason, Refused
+from grape.model import Reason, Refused, Trace
 from tests.unit.trace_builder import at, cell, region, trace
 
 NO_GRAD = "if the gradients are not used, call `step` under `torch.inference_mode()` or `torch.no_grad()`"
@@ -24,6 +24,15 @@ def test_the_advice_stays_where_a_later_cell_traced_nothing() -> None:
     refused = Refused.because(Reason.NEEDS_GRADIENTS, more="")
     (finding,) = gr405.check(cell(region(outcome="refused", refused=refused, traces=())))
     assert finding.advice == NO_GRAD
+
+
+@pytest.mark.parametrize("traces", [(trace(needs_grad=True),), ()], ids=["traced", "a later run"])
+def test_what_a_region_records_inside_of_one_that_does_is_the_same_finding(traces: tuple[Trace, ...]) -> None:
+    refused = Refused.because(Reason.NEEDS_GRADIENTS, more="")
+    outer = region("Net", outcome="refused", refused=refused, traces=traces)
+    inner = region("Dropout", outcome="refused", refused=refused, traces=traces, parent="Net")
+    (finding,) = gr405.check(cell(outer, inner))
+    assert finding.region == "Net"
 
 
 def test_a_loop_is_put_under_no_grad() -> None:

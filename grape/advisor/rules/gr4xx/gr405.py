@@ -118,7 +118,9 @@ def _uses_gradients(evidence: CellEvidence, region: RegionEvidence) -> bool:
 
 
 def _records(region: RegionEvidence) -> bool:
-    return region.outcome != "replayed" and any(trace.needs_grad for trace in region.traces)
+    """In a later run nothing may be left of the traces; the refusal stays."""
+    refused = region.refused is not None and region.refused.reason.is_of_gradients
+    return region.outcome != "replayed" and (refused or any(trace.needs_grad for trace in region.traces))
 
 
 def _for_grad(refusal: Refused, region: RegionEvidence) -> bool:
