@@ -9,6 +9,7 @@ from ..model import CellEvidence, Finding, RegionEvidence
 from ..model.location import line_of
 from .cost import H200, HINT_BELOW, MachineCosts, call_ms
 from .prediction import held_ms, saving_ms
+from .refusals import ancestors
 from .rules import RULES
 
 __all__ = ["HINT_BELOW", "advise"]
@@ -130,8 +131,8 @@ def _covers(other: Finding, finding: Finding, regions: dict[str, RegionEvidence]
     part, of = regions.get(other.region), regions.get(finding.region)
     if part is not None and of is not None and part is not of and _same_loop(part, of):
         return gain > 0 or (gain == 0 and (part.at.line, part.name) < (of.at.line, of.name))
-    inside = finding.region in _ancestors(other.region, regions)
-    return (inside and gain >= 0) or (gain > 0 and other.region in _ancestors(finding.region, regions))
+    inside = finding.region in ancestors(other.region, regions)
+    return (inside and gain >= 0) or (gain > 0 and other.region in ancestors(finding.region, regions))
 
 
 def _same_loop(part: RegionEvidence, other: RegionEvidence) -> bool:
@@ -143,15 +144,6 @@ def _cause(finding: Finding) -> object:
     """The cause of a finding: a place in a library, where it is one, however it was reached; else its line."""
     place = dict(finding.evidence).get("in_library")
     return (finding.code, place or line_of(finding.at) if finding.at else None)
-
-
-def _ancestors(name: str, regions: dict[str, RegionEvidence]) -> set[str]:
-    seen: set[str] = set()
-    region = regions.get(name)
-    while region is not None and region.parent is not None and region.parent not in seen:
-        seen.add(region.parent)
-        region = regions.get(region.parent)
-    return seen - {name}
 
 
 def _graded(finding: Finding, evidence: CellEvidence, regions: dict[str, RegionEvidence]) -> Finding:

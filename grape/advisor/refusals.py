@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..model import CellEvidence, Finding, Refused, RegionEvidence, Severity
 from ..model.location import line_of
@@ -41,6 +41,16 @@ def advice_at(site: Site, severity: Severity, advice: str) -> str | None:
 def callable_name(region: RegionEvidence) -> str:
     """The name that its definition has: of ``Net.step`` or ``make.<locals>.step`` "step", of ``Net (net)`` "Net"."""
     return region.name.split(" ")[0].rpartition(".")[2]
+
+
+def ancestors(name: str, regions: Mapping[str, RegionEvidence]) -> set[str]:
+    """The names of the regions around the one called `name`."""
+    seen: set[str] = set()
+    region = regions.get(name)
+    while region is not None and region.parent is not None and region.parent not in seen:
+        seen.add(region.parent)
+        region = regions.get(region.parent)
+    return seen - {name}
 
 
 def served_by_graphs(region: RegionEvidence) -> bool:

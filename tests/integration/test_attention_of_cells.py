@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -294,6 +295,15 @@ def test_what_a_loop_was_divided_for_is_told_in_each_run(notebook: Notebook) -> 
         assert (rest["name"], rest["outcome"]) == ("loop at line 2 #2", "replayed")
     notebook.run("optimizer = torch.optim.SGD(net.parameters(), lr=0.01)").raise_error()
     assert not [one for one in notebook.under_grape(TRAINING)["findings"] if one["code"] == "GR403"]
+
+
+def test_a_loop_that_is_divided_again_is_told_of_once(notebook: Notebook, tmp_path: Path) -> None:
+    """Under other options it is another loop, which is divided for the same line."""
+    notebook.run("optimizer = torch.optim.Adam(net.parameters(), lr=0.01)").raise_error()
+    for number in range(3):
+        report = notebook.under_grape(TRAINING.replace("%%grape", f"%%grape --json {tmp_path / str(number)}.json"))
+        refused = [one for one in report["regions"] if one["outcome"] == "refused" and "loop" in one["name"]]
+        assert [one["calls"] for one in refused] == [1], number
 
 
 def _late(call: Any, by_s: float) -> Any:

@@ -241,6 +241,17 @@ def test_any_two_cells_can_be_read_together(one: str, other: str) -> None:
     assert all(isinstance(code, str) for code, _ in alone)
 
 
+def test_a_cell_that_runs_again_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has another name, and maybe other options."""
+    body = "\n" + LOOP + FOUND["GR101 item"] + "# read once\n"
+    read: list[tuple[str, ...]] = []
+    found = sources._found
+    monkeypatch.setattr(sources, "_found", lambda texts, *, rules: (read.append(texts), found(texts, rules=rules))[1])
+    first, again = (find_in_sources(((f"In[{n}]", f"%%grape --json {n}" + body),)) for n in (3, 4))
+    assert len(read) == 1 and first
+    assert [(one.file, one.finding) for one in again] == [("In[4]", one.finding) for one in first]
+
+
 def test_reading_changes_nothing() -> None:
     tree = ast.parse(LOOP + FOUND["GR101 item"])
     before = ast.dump(tree)

@@ -15,6 +15,7 @@ import torch
 
 from grape.fixing.at_once import Offers, rewritten_cell
 from grape.magics.rewriting.at_once import Left, Replacement, replaced_tree, restore_functions, watch_tree
+from grape.magics.rewriting.taken import AtOnce
 from grape.model import Finding, Fix
 from grape.rewrite.at_once import fix_all
 from tests.unit.rewrite_cases import finding, outcome, run
@@ -300,3 +301,14 @@ for _ in range(9):
 """
     made = rewritten_cell(source, "In[1]", ())
     assert made is not None and str(made) == "GR102 (line 4)"
+
+
+def test_a_cell_that_ran_many_times_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each run of a notebook would read more sources than the one before."""
+    other, here = "# %%grape --json {}\ny = x + 1\n", "%%grape --rewrite\nz = y.item()\n"
+    runs = [("In[1]", "x = 1\n"), *((f"In[{n}]", other.format(n)) for n in range(2, 9)), ("In[9]", f"# {here}")]
+    monkeypatch.setattr("grape.sessions.past.told.sources", lambda names: tuple(runs))
+    seen: list[Any] = []
+    monkeypatch.setattr("grape.fixing.at_once.rewritten_cell", lambda *_, others: seen.append(others))
+    assert AtOnce().rewritten(here, "In[10]") is None
+    assert seen == [[("In[1]", "x = 1\n"), ("In[8]", other.format(8))]]

@@ -31,7 +31,9 @@ def test_what_a_region_records_inside_of_one_that_does_is_the_same_finding(trace
     refused = Refused.because(Reason.NEEDS_GRADIENTS, more="")
     outer = region("Net", outcome="refused", refused=refused, traces=traces)
     inner = region("Dropout", outcome="refused", refused=refused, traces=traces, parent="Net")
-    (finding,) = gr405.check(cell(outer, inner))
+    between = region("Block", outcome="replayed", parent="Net")  # in calls that need no gradients
+    deep = region("Mix", outcome="refused", refused=refused, traces=traces, parent="Block")
+    (finding,) = gr405.check(cell(outer, inner, between, deep))
     assert finding.region == "Net"
 
 

@@ -30,14 +30,19 @@ _READS: dict[tuple[str, ...], tuple[Placed, ...]] = {}
 """Results of `reads_in_sources`, by the texts."""
 
 
-@lru_cache(maxsize=8)
 def find_in_sources(sources: tuple[tuple[str, str], ...], rules: tuple[InSource, ...]) -> tuple[Placed, ...]:
     """The findings of `rules` in (name, source) pairs that share one namespace, in their order.
 
     Magic and shell lines count as empty ones; a source that is no Python is left out.
     """
-    found = _found(tuple(text for _, text in sources), rules=rules)
+    found = _remembered(tuple(_MAGIC.sub("#", text, count=1) for _, text in sources), rules)
     return tuple(replace(one, file=sources[int(one.file)][0]) for one in found)
+
+
+@lru_cache(maxsize=32)
+def _remembered(texts: tuple[str, ...], rules: tuple[InSource, ...]) -> tuple[Placed, ...]:
+    """By the texts alone: a cell that runs again has another name, and maybe other options."""
+    return _found(texts, rules=rules)
 
 
 def synchronizes_in_loops(source: str) -> bool:

@@ -59,8 +59,12 @@ class AtOnce:
         from ...fixing.at_once import Offers, rewritten_cell
         from ...sessions.past.told import sources
 
-        body = source.partition("\n")[2].rstrip()
-        others = [(name, text) for name, text in sources(lambda name: name) if text.partition("\n")[2].rstrip() != body]
+        ran: dict[str, tuple[str, str]] = {}
+        """By what stands in a cell: one that ran many times counts once, in the place of its first run."""
+        for name, text in sources(lambda name: name):
+            ran[_body(text.removeprefix("# "))] = name, text  # the magic is a comment in what IPython keeps
+        ran.pop(_body(source), None)
+        others = list(ran.values())
         known = self._reports.pop(_body(source), None)
         self._offers = self._offers or Offers()
         if known is not None:

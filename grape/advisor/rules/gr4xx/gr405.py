@@ -16,7 +16,7 @@ from ....model import CellEvidence, Finding, Refused, RegionEvidence
 from ....model.stream import SHARED
 from ...code.source import cell_source, last_name
 from ...cost import H200, HINT_BELOW, MachineCosts
-from ...refusals import callable_name, refused, with_refusals
+from ...refusals import ancestors, callable_name, refused, with_refusals
 from ...static.context import Context, StaticFinding, calls_backward, shown
 from ...static.kinds import Kinds
 from ...stopped import Stopped, stopped_for
@@ -44,7 +44,10 @@ _MOVE = "move what is named out of it, or leave it: it runs as you wrote it"
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     recording = {region.name for region in evidence.regions if _records(region)}
     # What a region records inside of one that does is the same finding.
-    outermost = tuple(r for r in evidence.regions if r.name not in recording or r.parent not in recording)
+    regions = {region.name: region for region in evidence.regions}
+    outermost = tuple(
+        r for r in evidence.regions if r.name not in recording or not recording & ancestors(r.name, regions)
+    )
     evidence = replace(evidence, regions=outermost)
     yield from (_in_a_stream(evidence, reason, stopped) for reason, stopped in _stopped(evidence))
     yield from with_refusals(CODE, evidence, _needing_grad(evidence), _MOVE)
