@@ -57,13 +57,23 @@ _DEPTH = 3
 """So far the names in functions of libraries are followed."""
 
 
+CODE = "the code"
+"""Where nothing else has a name."""
+
+
+def a(kind: type) -> str:
+    """The name of a class behind its article."""
+    return f"{'an' if kind.__name__[:1].lower() in 'aeiou' else 'a'} `{kind.__name__}`"
+
+
 class TooLarge(Exception):
     """The callable reaches more state than can be guarded at a bounded cost. `where` names what it was reached by."""
 
     reason = Reason.STATE_SIZE
 
     def __init__(self, where: str, why: str = "holds more state than can be guarded") -> None:
-        super().__init__(f"{where} {why}")
+        named = where if where.startswith("`") or where in ("", CODE) else f"`{where}`"
+        super().__init__(f"{named} {why}".lstrip())
         self.where = where
 
 
@@ -231,7 +241,7 @@ class Names:
             return
         odd = self._known_classes[cls] = why_odd(cls)
         if odd is not None:
-            raise Opaque(where, f"is of the class {cls.__name__}, {odd}")
+            raise Opaque(where, f"is of the class `{cls.__name__}`, {odd}")
         self.attributes.append((cls, "__mro__", cls.__mro__))
         is_module = issubclass(cls, torch.nn.Module)
         for base in cls.__mro__:

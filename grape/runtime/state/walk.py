@@ -36,7 +36,7 @@ from .contents import (
 )
 from .hooks import HOOKS, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
 from .libraries import BUILTINS, READS_ALL, is_pure, known_instances
-from .names import ABSENT, BY_SYNTAX, CALLABLES, METHOD, PLAIN, Names, Opaque, TooLarge
+from .names import ABSENT, BY_SYNTAX, CALLABLES, CODE, METHOD, PLAIN, Names, Opaque, TooLarge, a
 from .namespaces import MODULE, TENSOR
 from .operators import OPERATORS, is_hidden, python_of
 from .own_code import ANY_NAME, is_own_class, is_own_module
@@ -141,7 +141,7 @@ class Reach(Names):
             except TooLarge:
                 raise
             except Exception as error:  # a nested tensor has no size
-                raise TooLarge(where or "the code") from error
+                raise TooLarge(where or CODE) from error
 
     def replaceable(self) -> set[int]:
         """Identities of functions that nothing but one global name leads to: another object there is found nowhere else
@@ -227,7 +227,7 @@ class Reach(Names):
                 self._sequence(value, where)
         elif issubclass(kind, PLAIN):
             if is_own_class(kind):
-                raise Opaque(where or "the code", f"is a {kind.__name__}, which is more than its value")
+                raise Opaque(where or CODE, f"is {a(kind)}, which is more than its value")
         elif top == "torch" and kind.__module__ == "torch._ops":
             return
         elif issubclass(kind, types.SimpleNamespace):
@@ -235,11 +235,11 @@ class Reach(Names):
         elif is_plain(kind) and (is_own_class(kind) or known_instances(kind)):
             self._object(value, where)
         else:
-            raise Opaque(where or "the code", f"is a {kind.__name__}, whose state nobody can compare")
+            raise Opaque(where or CODE, f"is {a(kind)}, whose state nobody can compare")
 
     def _numpy(self, value: Any, kind: type, where: str) -> None:
         if kind.__module__.startswith("numpy.random"):
-            raise Opaque(where, f"is a {kind.__name__}, which every call changes")
+            raise Opaque(where, f"is {a(kind)}, which every call changes")
         if hasattr(kind, "tobytes") and hasattr(kind, "strides"):
             if value.dtype.hasobject or value.nbytes > 1 << 16:
                 raise TooLarge(where)
@@ -260,7 +260,7 @@ class Reach(Names):
 
     def _tensor(self, tensor: torch.Tensor, where: str) -> None:
         if is_own_class(type(tensor)):
-            raise Opaque(where, f"is a {type(tensor).__name__}, a tensor of a class of its own")
+            raise Opaque(where, f"is {a(type(tensor))}, a tensor of a class of its own")
         if tensor.layout is torch.strided:
             self.tensors.append(tensor)
             self.names.append(where)
