@@ -17,6 +17,7 @@ __all__ = ["HINT_BELOW", "advise"]
 _RANK = {"blocker": 0, "costly": 1, "hint": 2}
 _ORDINAL = re.compile(r" #\d+`")
 """Behind the name of a region that is not the first of its name."""
+_COUNTED = re.compile(r"\d[\d,.]*")
 
 
 def advise(evidence: CellEvidence, costs: MachineCosts = H200) -> tuple[Finding, ...]:
@@ -58,13 +59,25 @@ def _joined(group: list[Finding]) -> Finding:
 
 
 def _of_copies(found: list[Finding]) -> list[Finding]:
-    """One finding for all members of an ensemble, called on one line: the same sentence of ``Net``, ``Net #2``, ..."""
+    """One finding for all members of an ensemble, called on one line: what is said of ``Net``, ``Net #2``, ... differs
+    at most in what was counted. The first stays.
+    """
     kept: dict[object, list[Finding]] = {}
     for finding in found:
-        said = _ORDINAL.sub("`", finding.message) if finding.region else finding.message
-        own = None if finding.region is None else _ORDINAL.sub("`", f"{finding.region}`")
-        kept.setdefault((finding.code, finding.severity, line_of(finding.at), own, said), []).append(finding)
+        cause = finding.code, finding.severity, line_of(finding.at)
+        own = finding.message if finding.region is None else (_first_of(finding.region), _sentence(finding.message))
+        kept.setdefault((cause, own), []).append(finding)
     return [group[0] if len(group) == 1 else _all_of(group) for group in kept.values()]
+
+
+def _first_of(region: str) -> str:
+    return _ORDINAL.sub("`", f"{region}`")
+
+
+def _sentence(message: str) -> str:
+    """The message without the ordinals of names, and without numbers but those in code."""
+    parts = _ORDINAL.sub("`", message).split("`")
+    return "`".join(code if at % 2 else _COUNTED.sub("0", code) for at, code in enumerate(parts))
 
 
 def _all_of(group: list[Finding]) -> Finding:

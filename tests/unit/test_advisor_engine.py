@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from grape.advisor import H200, advise
-from grape.model import CellEvidence, CopyRecord, Decision, Reason, Refused, RegionEvidence, ScalarChange, Trace
+from grape.advisor.engine import _of_copies
+from grape.model import (
+    CellEvidence,
+    CopyRecord,
+    Decision,
+    Finding,
+    Reason,
+    Refused,
+    RegionEvidence,
+    ScalarChange,
+    Trace,
+)
 from tests.unit.test_reasons import fields
 from tests.unit.trace_builder import LIBRARY, at, because, cell, item, ms, op, region, shapes, timeline, trace, view
 
@@ -55,6 +66,17 @@ def test_the_members_of_an_ensemble_share_a_finding() -> None:
     assert ensemble.advice is not None and "call `Net` under" in ensemble.advice
     assert (ensemble.severity, dict(ensemble.evidence)["regions"]) == ("blocker", 3)
     assert other.message == "`Other #2` stays eager: its results need gradients"
+
+
+def test_copies_may_differ_in_what_was_counted() -> None:
+    found = (
+        Finding(code="GR201", severity="costly", message=f"`{name}` was called in {n} calls", at=at(3), region=name)
+        for name, n in (("Net #2", 14), ("Net", 9), ("Net 2", 9))
+    )
+    assert [finding.message for finding in _of_copies(list(found))] == [
+        "`Net` was called in 14 calls; and 1 more like it",
+        "`Net 2` was called in 9 calls",
+    ]
 
 
 @pytest.mark.parametrize(
