@@ -49,7 +49,8 @@ class Loop:
 
     def begin(self, namespace: dict[str, object], filename: str, flags: int, cell: str) -> None:
         """The code was compiled once more, in a cell with the source `cell`: what was hopeless may not be."""
-        written = "".join(line for line in cell.splitlines(keepends=True) if not line.startswith("%%"))
+        magics = "%%", "# %%"  # IPython keeps that of Grape as a comment
+        written = "".join(line for line in cell.splitlines(keepends=True) if not line.startswith(magics))
         changed, self._cell = written != self._cell, written
         for run in self.runs:
             if changed:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ..advisor import advise, predict
 from ..failures import failure_notes
 from ..model import CallsAccount, CellEvidence, Finding, LineTimes, MachineCosts, MemoryCurve, RegionEvidence
-from ..model.location import line_of
 from ..options import Options, engine_named
 from ..render import Report, build_report
 from ..streams import Building, shared
@@ -155,10 +154,11 @@ class SeenCell:
             stance = f"it runs as written, for {why}{lost}"
         said = f"{type(error).__name__}: {error}" if error is not None else None
         evidence = evidence_again(past, self.cell.name, stance=stance, wall_ms=self._wall_ms, error=said)
+        evidence = replace(evidence, source=self.cell.source)  # the magic may ask for something else
         if self.cell.mode == "serve":
             here = [region for region in owner.interceptor.regions if region.calls_in_run]
             now = [region.evidence() for region in told(here)]
-            evidence = replace(evidence, regions=self._divided(owner, now))
+            evidence = replace(evidence, regions=distinct([*self._divided(owner), *now]))
         elif past.evidence.torch_ran and why == past.streamless:  # regions have not looked at it
             evidence = replace(evidence, as_written=past.streamless)
         if owner.context.beside_group:
@@ -167,20 +167,15 @@ class SeenCell:
         self.report = report_again(owner, past, self._timed(owner, evidence, error), namespace)
         return self.report
 
-    def _divided(self, owner: Engine, fresh: list[RegionEvidence]) -> tuple[RegionEvidence, ...]:
-        """`fresh`, the regions of this run, behind those of the last run that a loop was divided for: what they were
-        refused for still runs as written. Where the loop was divided again, as under other options, `fresh` has it.
-        """
+    def _divided(self, owner: Engine) -> list[RegionEvidence]:
+        """Regions of the last run that a loop was divided for: what they were refused for still runs as written."""
         known = evidence_as(self._past.evidence, self.cell.name, traces=False).regions if self._past is not None else ()
-        told_now = {_refusal(region) for region in fresh}
-        divided = {
-            _refusal(region): _never_called(region)
-            for region in known
-            if region.refused is not None
-            and region.refused.at is not None
-            and owner.outliner.is_apart(region.refused.at)
-        }
-        return distinct([*(region for key, region in divided.items() if key not in told_now), *fresh])
+        at = [region.refused.at if region.refused is not None else None for region in known]
+        return [
+            _never_called(region)
+            for region, place in zip(known, at, strict=True)
+            if place is not None and owner.outliner.is_apart(place)
+        ]
 
     def _line_times(self) -> LineTimes | None:
         before = self._past.evidence.lines if self._past is not None else None
@@ -228,7 +223,7 @@ class SeenCell:
             device=owner.device,
             backend=owner.context.backend.kind,
             wall_ms=self._wall_ms,
-            regions=self._divided(owner, kept),
+            regions=distinct([*self._divided(owner), *kept]),
             trace=outside,
             traced_earlier=traced_earlier,
             looked_ms=min(self._wall_ms, owner.context.attention.spent_ms()),
@@ -246,12 +241,6 @@ class SeenCell:
             sources=known,
             graph_memory=owner.interceptor.undisturbed(lambda: account(owner.context)),
         )
-
-
-def _refusal(region: RegionEvidence) -> object:
-    """What was refused where, for what."""
-    refused = region.refused
-    return region.name.partition(" #")[0], line_of(refused.at) if refused else None, refused.code if refused else None
 
 
 def _never_called(region: RegionEvidence) -> RegionEvidence:

@@ -46,6 +46,14 @@ def test_code_counts_where_the_cell_leads_to_it(changed: str, equal: bool) -> No
     assert same("y = step(x)", namespace(), namespace(changed)) is equal
 
 
+def test_what_grape_is_asked_for_does_not_count() -> None:
+    space = namespace()
+    typed = [f"\n%%grape {options}\ny = step(x)" for options in ("", "--json a.json", "-o first")]
+    keys = {key_of(source, space) for source in (*typed, typed[0].replace("%%", "# %%"))}
+    assert len(keys) == 1 and None not in keys
+    assert key_of("\n" + typed[0], space) not in keys, "its lines are others"
+
+
 def test_methods_of_a_class_count_where_an_object_of_it_is_used() -> None:
     written = "class Net:\n    def forward(self):\n        return {}\nnet = Net()\n"
     assert not same("net.forward()", namespace(written.format(1)), namespace(written.format(2)))

@@ -29,6 +29,7 @@ CellKey = tuple[str, frozenset[object]]
 
 MOST_CELLS = 256
 _MAGIC = re.compile(r"^([ \t]*)[%!].*$", re.MULTILINE)
+_GRAPE = re.compile(r"\A(\s*)(?:# )?%%grape\b.*")
 _FLAGS = (bool, str, bytes, type(None))
 
 
@@ -137,7 +138,8 @@ def recalled_shapes(past: Past | None) -> frozenset[tuple[tuple[str, tuple[int, 
 def key_of(source: str, namespace: Mapping[str, object]) -> CellKey | None:
     """The facts that make two runs runs of the same cell; None where the source cannot be read.
 
-    `source` as IPython compiles it or as it was typed; lines of magics do not matter to what it names.
+    `source` as IPython compiles it or as it was typed; lines of magics do not matter to what it names. Nor does what
+    `%%grape` is asked for, a file for the report or its name: `Applied` has the options that decide what serves it.
     """
     names = _names(source)
     if names is None:
@@ -158,7 +160,7 @@ def key_of(source: str, namespace: Mapping[str, object]) -> CellKey | None:
         for code in _codes(value):
             facts.add(code)
             left |= _named_by(code)
-    return source, frozenset(facts)
+    return _GRAPE.sub(r"\1%%grape", source, count=1), frozenset(facts)
 
 
 def _names(source: str) -> tuple[frozenset[str], frozenset[str]] | None:
