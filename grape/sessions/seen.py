@@ -169,13 +169,16 @@ class SeenCell:
 
     def _divided(self, owner: Engine) -> list[RegionEvidence]:
         """Regions of the last run that a loop was divided for: what they were refused for still runs as written."""
-        known = evidence_as(self._past.evidence, self.cell.name, traces=False).regions if self._past is not None else ()
-        at = [region.refused.at if region.refused is not None else None for region in known]
-        return [
-            _never_called(region)
-            for region, place in zip(known, at, strict=True)
-            if place is not None and owner.outliner.is_apart(place)
+        if self._past is None:
+            return []
+        known = evidence_as(self._past.evidence, self.cell.name, traces=False)
+        apart = [
+            _never_called(before)
+            for before, now in zip(self._past.evidence.regions, known.regions, strict=True)
+            if now.refused is not None and now.refused.at is not None and owner.outliner.is_apart(now.refused.at)
         ]
+        kept = replace(self._past.evidence, regions=tuple(apart), trace=None)
+        return list(evidence_as(kept, self.cell.name, traces=True).regions)
 
     def _line_times(self) -> LineTimes | None:
         before = self._past.evidence.lines if self._past is not None else None

@@ -304,6 +304,18 @@ def test_what_a_loop_was_divided_for_is_told_in_each_run(notebook: Notebook) -> 
     assert not [one for one in notebook.under_grape(TRAINING)["findings"] if one["code"] == "GR403"]
 
 
+def test_what_is_told_again_of_a_divided_loop_names_the_cell_as_it_is_called_now(notebook: Notebook) -> None:
+    notebook.run("optimizer = torch.optim.SGD(net.parameters(), lr=0.01)").raise_error()
+    picked = TRAINING.replace("_ in", "i in").replace(
+        "    optimizer.zero", "    row = x[[i % 2]]\n    optimizer.zero", 1
+    )
+    picked = picked.replace("net(x)", "net(row)")
+    for _ in range(3):
+        report = notebook.under_grape(picked)
+        (sent,) = [one for one in report["findings"] if one["code"] == "GR401"]
+        assert (sent["file"], sent["line"]) == (report["cell"]["file"], 3)
+
+
 def test_a_loop_stays_divided_whatever_the_magic_asks_for(notebook: Notebook, tmp_path: Path) -> None:
     notebook.run("optimizer = torch.optim.Adam(net.parameters(), lr=0.01)").raise_error()
     for number in range(3):
