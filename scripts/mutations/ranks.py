@@ -34,6 +34,31 @@ ROWS = (
         ("ranks: a run of any time is one of now", " >= began_s)", " >= 0)"),
     ),
     *rows_of(
+        "grape.rewrite.starts",
+        ("tests/unit/test_starts.py",),
+        (
+            "launched: a generator's spawn starts processes",
+            "return _last_name(function.value) in _ITS_MODULES",
+            "return True",
+        ),
+        ("launched: what a function calls is not looked at", "_MOST_STEPS = 4", "_MOST_STEPS = 1"),
+        (
+            "launched: whoever prepares data is a rank",
+            "return bool(used & wanted) or _reaches(",
+            "return True or _reaches(",
+        ),
+    ),
+    *rows_of(
+        "grape.sessions.launched.cell",
+        ("tests/unit/test_launched_session.py",),
+        ("launched: torch starts processes as it would", "        take_over(served", "        _ = (served"),
+        (
+            "launched: another rank's report is the cell's",
+            "first = by_rank[min(by_rank)]",
+            "first = by_rank[max(by_rank)]",
+        ),
+    ),
+    *rows_of(
         "grape.advisor.rules.gr6xx.gr601",
         (RULE,),
         ("ranks: one of a few exchanges is enough", "_EXCHANGES = 4", "_EXCHANGES = 1"),

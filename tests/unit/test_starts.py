@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch.multiprocessing
 
-from grape.rewrite.starts import starts_processes
+from grape.rewrite.starts import may_be_a_rank, starts_processes
 
 YES = [
     "notebook_launcher(train, num_processes=2)",
@@ -60,3 +60,28 @@ def test_cells_that_do_not(source: str, notebook: dict[str, object]) -> None:
 
 def test_names_of_the_notebook_tell_what_they_are(notebook: dict[str, object]) -> None:
     assert starts_processes("spawn(train)", notebook | {"spawn": torch.multiprocessing.spawn})
+
+
+RANKS = [
+    "def work(rank): dist.init_process_group('gloo')",
+    "def work(rank): make(rank)\ndef make(rank): return Net().to(f'cuda:{rank}')\nclass Net: pass",
+    "def work(rank): return make(rank)\ndef make(rank, device='cpu'): return device",
+    "class Work:\n    def __call__(self, rank): pass\nwork = Work()",
+    "def work(rank):\n    def inner(): return torch.ones(1, device='cuda')\n    return inner()",
+]
+
+
+@pytest.mark.parametrize("source", RANKS)
+def test_what_names_a_group_or_a_device_may_be_a_rank(source: str) -> None:
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    exec(source, namespace)
+    assert may_be_a_rank(namespace["work"])
+
+
+def test_workers_that_prepare_data_are_none() -> None:
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    exec(
+        "def work(rank, files): return [parse(file) for file in files[rank]]\ndef parse(file): return open(file)",
+        namespace,
+    )
+    assert not may_be_a_rank(namespace["work"])

@@ -16,6 +16,7 @@ from ...failures import surviving
 from ...options import Options
 from ...quiet import same_random_stream, without_collections, without_warnings
 from ...render import Report
+from ...rewrite.starts import may_be_a_rank
 from ..choice import session_for
 from ..process import leave_to_child
 from ..ranks import RankMessage, kept
@@ -70,9 +71,10 @@ class Served:
         runner, session = give_back(), None
         heard: list[RankMessage] = []
         with surviving("it opened a session in a process that a cell started"):
-            (Path(self.folder) / f"{index}-{os.getpid()}.began").touch()
-            kept.keep = heard.append
-            session = self._open(index)
+            if may_be_a_rank(function):
+                (Path(self.folder) / f"{index}-{os.getpid()}.began").touch()
+                kept.keep = heard.append
+                session = self._open(index)
         failure: BaseException | None = None
         try:
             runner(function, index, args, error_file)
