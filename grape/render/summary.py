@@ -18,6 +18,7 @@ from ..model import (
     Timeline,
 )
 from ..model.kept import Kept
+from ..model.times.timeline import disjoint
 from .spent import spent
 from .units import clean, count, duration, one_line, percent, plural, ratio
 from .verdict.said import LOOP, calls_text, looked_at
@@ -235,21 +236,15 @@ def busy_buckets(events: Iterable[Event], window_ns: int, buckets: int) -> tuple
     """Share of each of `buckets` equal parts of [0, `window_ns`) in which at least one of `events` ran."""
     if window_ns <= 0 or buckets <= 0:
         return ()
-    width = window_ns / buckets
-    busy = [0.0] * buckets
-    reach = 0
-    for start, end in sorted([(e.start_ns, e.end_ns) for e in events]):
-        start, end = start if start > reach else reach, end if end < window_ns else window_ns
-        if end <= start:
-            continue
-        reach = end
-        first, last = int(start / width), int(end / width)
-        if first == last:  # as nearly all of many are
-            busy[first] += end - start
-            continue
-        for index in range(first, min(buckets - 1, last) + 1):
-            busy[index] += max(0.0, min(end, (index + 1) * width) - max(start, index * width))
-    return tuple(min(1.0, share / width) for share in busy)
+    import numpy as np  # see `disjoint`
+
+    starts, ends = (np.clip(times, 0, window_ns) for times in disjoint((e.start_ns, e.end_ns) for e in events))
+    # Time covered before each border of a bucket; between the ends of a span it grows with time.
+    before = np.concatenate(([0], np.cumsum(ends - starts)))
+    at, covered = np.stack((starts, ends), axis=1).ravel(), np.stack((before[:-1], before[1:]), axis=1).ravel()
+    borders = np.linspace(0, window_ns, buckets + 1)
+    busy = np.diff(np.interp(borders, at, covered)) if len(at) else np.zeros(buckets)
+    return tuple(np.minimum(1.0, busy * buckets / window_ns).tolist())
 
 
 _KEPT_BUCKETS = Kept[Timeline, dict[tuple[int, int], tuple[float, ...]]](lambda _: {})

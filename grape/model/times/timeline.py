@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import chain
+from typing import TYPE_CHECKING, Literal
 
 from ..kept import Kept
 from ..location import Position
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Lane = Literal["host", "launch", "device"]
 Category = Literal["operator", "python", "runtime", "kernel", "memcpy", "memset", "graph", "annotation"]
@@ -76,17 +81,24 @@ _DEVICE_EVENTS = Kept[Timeline, tuple[Event, ...]](
 _BUSY_NS = Kept[Timeline, int](lambda timeline: covered_ns((e.start_ns, e.end_ns) for e in timeline.device_events()))
 
 
+def disjoint(spans: Iterable[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Starts and ends, in the order of time, of half-open spans that cover what `spans` cover and do not overlap. What
+    others cover is left with a length of 0.
+    """
+    import numpy as np  # only here: where nothing was profiled, nobody waits for its import
+
+    starts, ends = np.fromiter(chain.from_iterable(spans), np.int64).reshape(-1, 2).T
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    reach = np.maximum.accumulate(ends)
+    starts[1:] = np.maximum(starts[1:], reach[:-1])
+    return starts, np.maximum(starts, ends)
+
+
 def covered_ns(spans: Iterable[tuple[int, int]]) -> int:
     """Length of the union of half-open spans."""
-    total, reach = 0, None
-    for start, end in sorted(spans):
-        if reach is None or start > reach:
-            total += end - start
-            reach = end
-        elif end > reach:
-            total += end - reach
-            reach = end
-    return total
+    starts, ends = disjoint(spans)
+    return int((ends - starts).sum())
 
 
 _RANK: dict[str, int] = {"device": 0, "launch": 1, "host": 2}

@@ -204,12 +204,17 @@ class _Run:
 def _extend(runs: list[_Run], before_ns: int, event: Event, inner: Position | None) -> None:
     """Lengthen the last run where it ended with the operator before and is of the same line, else begin another."""
     last = runs[-1] if runs else None
-    if last is not None and last.end_ns == before_ns and last.first.position == event.position:
+    if last is not None and last.end_ns == before_ns and _same(last.first.position, event.position):
         mine, theirs = (inner.function if inner else None), (last.inner.function if last.inner else None)
         if mine == theirs:
             last.end_ns = event.end_ns
             return
     runs.append(_Run(first=event, end_ns=event.end_ns, inner=inner))
+
+
+def _same(one: Position | None, other: Position | None) -> bool:
+    """Events of one line nearly always share its position, and to compare what is in it takes long."""
+    return one is other or one == other
 
 
 def _tracks(events: Iterable[Event]) -> list[list[Event]]:
