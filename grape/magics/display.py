@@ -55,7 +55,7 @@ def _progress(text: str) -> _Bundle:
 def _folded(report: Report) -> _Bundle:
     line = f"Grape: {report.verdict}"
     return _Bundle(
-        text_plain=f"{line} (the whole report is in grape.last)",
+        text_plain=f"{line} (the whole report: import grape; print(grape.last))",
         text_html=f"<details><summary>{html.escape(line)}</summary>{report.to_html()}</details>",
     )
 
@@ -66,7 +66,8 @@ def _brief(report: Report) -> _Bundle:
     """
     from ..render.units import clean
 
-    lines = [report.verdict, *(f"note: {note}" for note in report.evidence.notes), "the whole report is in grape.last"]
+    notes = (f"note: {note}" for note in report.evidence.notes)
+    lines = [report.verdict, *notes, "the whole report: import grape; print(grape.last)"]
     return _Bundle(text_plain="\n".join(map(clean, lines)), text_html=report.to_html())
 
 

@@ -23,7 +23,8 @@ Examples:
   %%grape -o report --no-widget       keep the report under the name 'report'
   %%grape --memory-budget 2GB --json report.json
 
-The report is also in grape.last. '%grape undo' takes back what was applied; '%grape?' lists the other commands.
+'import grape; print(grape.last)' shows the whole report. '%grape undo' takes back what was applied; '%grape?' lists the
+other commands.
 Below another cell magic (%%time) it works too; top-level await then does not, and errors show the magics' frames."""
 
 _LINE_HEAD = """\

@@ -72,13 +72,17 @@ def _cell(old: Json, new: Json, where: str) -> Iterator[Change]:
 
 
 def _waited(old: Json, new: Json, where: str) -> Iterator[Change]:
-    """The line about the time of the whole cell, where it clearly changed: each was measured once."""
+    """The line about the time of the whole cell, where it clearly changed: each was measured once. Of two runs that
+    nothing served the line says so: nobody may take what the machine did for Grape's.
+    """
     before, after = old.get("wall_ms"), new.get("wall_ms")
     if not before or not after or abs(after - before) <= _ONE_RUN_VARIES * before:
         return
     by = ratio(max(before, after) / min(before, after))
     word, kind = ("faster", "better") if after < before else ("slower", "worse")
-    yield Change(kind=kind, text=f"{where}the cell: {by} {word} ({waited_pair(before, after)})")
+    served = [one.get("served") for one in (old, new)]
+    plainly = ", as written both times" if all(one is not None and not any(one.values()) for one in served) else ""
+    yield Change(kind=kind, text=f"{where}the cell: {by} {word} ({waited_pair(before, after)}){plainly}")
 
 
 def _region(old: Json, new: Json, label: str, *, timed: bool) -> Iterator[Change]:

@@ -112,7 +112,7 @@ def _print(console: Console, report: ReportData, *, details: bool) -> None:
         _details(console, report)
     elif report.regions or report.evidence.streams:
         console.print()
-        console.print("regions, memory and more: print(grape.last)", style="dim")
+        console.print("regions, memory and more: import grape; print(grape.last)", style="dim")
 
 
 def _details(console: Console, report: ReportData) -> None:
@@ -298,7 +298,7 @@ def _findings(console: Console, report: ReportData, placed: Set[int], *, details
     more = report.findings[shown:]
     if more:
         console.print()
-        console.print(f"and {len(more)} more:{'' if details else ' print(grape.last)'}", style="dim")
+        console.print(f"and {len(more)} more:{'' if details else ' import grape; print(grape.last)'}", style="dim")
     for finding in more if details else ():
         head = ", ".join([f"{finding.code} {finding.name}", source_at(finding), finding.severity])
         console.print(f"  {head}: {one_line(finding.message, _MORE_WIDTH)}", style="dim", soft_wrap=True)

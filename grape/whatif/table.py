@@ -13,6 +13,9 @@ __all__ = ["Tried", "WhatIf"]
 LEAST = 1.03
 """Less is not worth other results."""
 
+BESIDE = 0.2
+"""By less than this share, what the call as written takes may vary from lever to lever."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
@@ -70,18 +73,23 @@ class WhatIf:
         kind = "forward and backward" if self.trains else "forward without gradients"
         width = max(len(one.name) for one in (self.as_written, *self.tried))
         lines = [f"{self.what}, {kind}, on {self.device}", ""]
-        lines += [f"  {one.name:<{width}}  {_row(one)}".rstrip() for one in (self.as_written, *self.tried)]
+        alone = self.as_written.time
+        lines += [f"  {one.name:<{width}}  {_row(one, alone)}".rstrip() for one in (self.as_written, *self.tried)]
         best = self.best
         lines += ["", f"fastest: {best.write}" if best is not None else "nothing that was tried makes it faster"]
         return "\n".join(lines)
 
 
-def _row(one: Tried) -> str:
+def _row(one: Tried, alone: Measured | None) -> str:
+    """`alone` is what the call as written took at first; a machine that is busy has other times for it later."""
     if one.time is None:
         return one.failed or ""
+    plain_ms, alone_ms = (known.median_ms if known is not None else 0.0 for known in (one.plain, alone))
     parts = [f"{duration(one.time.median_ms):>9}"]
     if one.speedup is not None:
         parts += [f"{one.speedup:.2f}x", one.results]
+    if plain_ms and alone_ms and abs(plain_ms / alone_ms - 1) > BESIDE:
+        parts.append(f"as written then {duration(plain_ms)}")
     if one.ready_s is not None and one.ready_s >= 1:
         parts.append(f"first call after {duration(one.ready_s * 1e3)}")
     return "  ".join(parts)

@@ -245,5 +245,18 @@ def test_compare_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_what_the_whole_cell_took(before: float | None, after: float, said: list[tuple[str, str]]) -> None:
     old, new = build_report(*sample()).to_dict(), build_report(*sample()).to_dict()
     old["cell"]["wall_ms"], new["cell"]["wall_ms"] = before, after
+    for cell in (old["cell"], new["cell"]):
+        cell["served"]["regions"] = 0.5
     told = [(change.kind, change.text) for change in compare_reports([old], [new]) if "the cell" in change.text]
     assert told == said
+
+
+def test_a_cell_that_nothing_served_is_said_to_have_run_as_written() -> None:
+    old, new = build_report(*sample()).to_dict(), build_report(*sample()).to_dict()
+    for report, wall_ms in ((old, 970.0), (new, 290.0)):
+        report["cell"] |= {"wall_ms": wall_ms, "served": dict.fromkeys(report["cell"]["served"], 0.0)}
+    first, *_ = compare_reports([old], [new])
+    assert first.text == "the cell: 3.3x faster (0.97 -> 0.29 s), as written both times"
+    new["cell"]["served"]["regions"] = 0.4
+    first, *_ = compare_reports([old], [new])
+    assert first.text == "the cell: 3.3x faster (0.97 -> 0.29 s)"

@@ -428,7 +428,7 @@ def test_the_text_of_a_cell_that_is_looked_at_no_more_is_brief(on_a_cpu: Noteboo
     assert shown[0].count("\n") > 5
     lines = shown[1].split("\n")
     assert lines[0] == grape.last.verdict and lines[1].startswith("note: looked at in run 1")
-    assert lines[2:] == ["the whole report is in grape.last"]
+    assert lines[2:] == ["the whole report: import grape; print(grape.last)"]
 
 
 def test_a_cell_that_raised_gives_nothing_up(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_what_regions_leave_is_served_by_streams(notebook: Notebook) -> None:
         assert [one["name"] for one in again["regions"]] == [one["name"] for one in first["regions"]]
         assert [one["code"] for one in again["findings"]] == [one["code"] for one in first["findings"]]
         assert "operators launched in" in again["verdict"]
-    assert SERVES in notebook.said and "the whole report is in grape.last" in notebook.said
+    assert SERVES in notebook.said and "the whole report: import grape; print(grape.last)" in notebook.said
     assert trained(notebook, 4)
 
 

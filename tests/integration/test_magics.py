@@ -329,7 +329,7 @@ def test_every_exception_closes_the_session(
     assert type(result.error_in_exec).__name__ == name
     assert recorder.calls == ["open", "boundary", f"close {name}"]
     out = capsys.readouterr().out
-    assert f"Grape: stopped by {name} (the whole report is in grape.last)\n" in out
+    assert f"Grape: stopped by {name} (the whole report: import grape; print(grape.last))\n" in out
     assert out.index(name) < out.index("Grape: stopped by")
     assert run(shell, "%%grape\n7").result == 7
 

@@ -112,7 +112,7 @@ def test_environment_does_not_change_the_text(monkeypatch: pytest.MonkeyPatch) -
 def test_three_findings_then_a_count() -> None:
     report = build_report(cell(region()), tuple(host_sync(line) for line in range(1, 8)))
     short = report.to_text(details=False)
-    assert short.count("GR101 host-sync") == 3 and "\nand 4 more: print(grape.last)\n" in short
+    assert short.count("GR101 host-sync") == 3 and "\nand 4 more: import grape; print(grape.last)\n" in short
     text = report.to_text()
     assert text.count("GR101 host-sync") == 7
     assert re.search(r"^and 4 more:\n  GR101 host-sync, In\[4\], line \d, (costly|blocker): ", text, re.MULTILINE)

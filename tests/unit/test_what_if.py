@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy
@@ -171,6 +172,18 @@ def test_the_fastest_is_faster_than_noise_and_right() -> None:
     assert not tried([4.0, 9.0, 12.0]).helps
     assert not tried([5.0, 5.1, 5.2], None, "infinite or NaN elsewhere").helps
     assert tried([5.0, 5.1, 5.2], None, "draws random numbers").helps
+
+
+def test_a_line_says_what_the_call_as_written_took_by_then_where_that_is_another_time() -> None:
+    def tried(plain_ms: float) -> Tried:
+        return Tried(
+            name="x", write="do(x)", time=Measured.of([10.0]), plain=Measured.of([plain_ms]), results="same bits"
+        )
+
+    first = Tried(name="as written", write="", time=Measured.of([100.0]))
+    found = grape.WhatIf(what="net(...)", device="the CPU", trains=False, as_written=first, tried=(tried(9.0),))
+    assert "0.90x  same bits  as written then 9.00 ms\n" in str(found)
+    assert "then" not in str(replace(found, tried=(tried(110.0),)))
 
 
 def test_tf32_is_set_for_its_time_only() -> None:
