@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from .engine import Engine
 from .gains import gains
 from .line_times import CellLines
 from .past.again import evidence_again, report_again, why_no_graphs
-from .past.history import Led, Past
+from .past.history import MOST_AGAIN, OUT_OF_DATE, Led, Past
 from .past.told import distinct, evidence_as, renamed, sources, told
 from .prospect import STREAMS_SAVE, Gain, Prospect, bar_over, prospect
 from .running import Cell
@@ -26,6 +26,7 @@ from .timing import CellClock, CellRuns
 
 if TYPE_CHECKING:
     from ..profiling import LoaderWatch, MemorySampler
+    from ..runtime.regions.region import Region
     from ..tracing import Recorder
 
 __all__ = ["SeenCell"]
@@ -105,6 +106,7 @@ class SeenCell:
             applied=self.options.applied,
             outbid=found.outbid,
             streamless=self._past.streamless if self._past is not None else None,
+            again=self._past.again if self._past is not None else 0,
         )
         owner.history.remember(self.cell.key, past)
         owner.keep_graphs(self.cell.key, worth=found.served)
@@ -147,7 +149,10 @@ class SeenCell:
 
     def _report_again(self, owner: Engine, past: Past, error: BaseException | None) -> Report:
         """The report of a cell that is not looked at any more: what is known of it, and what this run took."""
+        here = [region for region in owner.interceptor.regions if region.calls_in_run]
         stance = "its graphs serve it and nothing is observed"
+        if error is None and self._idle(owner, here):  # something that its graphs depend on is another one since
+            stance = self._look_again(owner, past)
         why = why_no_graphs(past)
         if self.cell.mode == "leave":
             lost = f", and {past.streamless}" if past.streamless not in (None, why) else ""
@@ -156,7 +161,6 @@ class SeenCell:
         evidence = evidence_again(past, self.cell.name, stance=stance, wall_ms=self._wall_ms, error=said)
         evidence = replace(evidence, source=self.cell.source)  # the magic may ask for something else
         if self.cell.mode == "serve":
-            here = [region for region in owner.interceptor.regions if region.calls_in_run]
             now = [region.evidence() for region in told(here)]
             evidence = replace(evidence, regions=distinct([*self._divided(owner), *now]))
         elif past.evidence.torch_ran and why == past.streamless:  # regions have not looked at it
@@ -166,6 +170,23 @@ class SeenCell:
         namespace = self.namespace if self._file_names is not None else None
         self.report = report_again(owner, past, self._timed(owner, evidence, error), namespace)
         return self.report
+
+    def _idle(self, owner: Engine, here: Sequence[Region]) -> bool:
+        """True where graphs could have served the run, and served no call of it."""
+        if self.cell.mode != "serve" or owner.context.beside_group or owner.interceptor.withdrawn:
+            return False
+        return bool(here) and not any(region.replays_in_run for region in here)
+
+    def _look_again(self, owner: Engine, past: Past) -> str:
+        """Have a cell looked at again whose graphs served no call of this run; the words for it."""
+        assert self.cell.key is not None
+        again = past.again + 1
+        if again <= MOST_AGAIN:
+            owner.history.remember(self.cell.key, replace(past, settled=False, again=again))
+            return "its graphs served it, but no call of this run, so the next run is looked at"
+        owner.history.remember(self.cell.key, replace(past, served=False, why=OUT_OF_DATE, again=again))
+        owner.keep_graphs(self.cell.key, worth=False)
+        return f"its graphs served it, but no call of this run: from now on it runs as written, for {OUT_OF_DATE}"
 
     def _divided(self, owner: Engine) -> list[RegionEvidence]:
         """Regions of the last run that a loop was divided for: what they were refused for still runs as written."""

@@ -22,12 +22,15 @@ from ...options import Applied
 from ...quiet import without_warnings
 from .digest import digest_of
 
-__all__ = ["CellKey", "History", "Led", "Mode", "Past", "key_of", "recalled_shapes"]
+__all__ = ["MOST_AGAIN", "OUT_OF_DATE", "CellKey", "History", "Led", "Mode", "Past", "key_of", "recalled_shapes"]
 
 Mode = Literal["watch", "serve", "leave", "stream"]
 CellKey = tuple[str, frozenset[object]]
 
 MOST_CELLS = 256
+MOST_AGAIN = 3
+"""So often a cell is looked at again because its graphs served no call of a run; then it is left."""
+OUT_OF_DATE = "what its graphs depend on is another one again and again"
 _MAGIC = re.compile(r"^([ \t]*)[%!].*$", re.MULTILINE)
 _GRAPE = re.compile(r"\A(\s*)(?:# )?%%grape\b.*")
 _FLAGS = (bool, str, bytes, type(None))
@@ -84,6 +87,8 @@ class Past:
     """Why operator streams serve it no more."""
     led: Led | None = None
     """What operator streams did until regions look for the first time; None once they have."""
+    again: int = 0
+    """So often it was looked at again because its graphs served no call of a run."""
     recalled: bool = False
     """It is what another process has learned of the same cell."""
 
