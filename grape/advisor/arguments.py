@@ -60,6 +60,10 @@ class Arguments:
         ordinal = _ORDINALS[number] if 0 <= number < len(_ORDINALS) else f"{number + 1}th"
         return f"`{rest.lstrip('.')}` of the {ordinal} argument" if rest else f"the {ordinal} argument"
 
+    def of_self(self, path: str) -> bool:
+        """True for a tensor that the object keeps whose method is called: nobody passes it."""
+        return self.name(path).startswith("`self.")
+
     def listed(self, paths: Sequence[str]) -> str:
         """The first two names and how many more there are."""
         head = [self.name(path) for path in paths[:2]]

@@ -122,3 +122,20 @@ def test_a_smaller_last_batch_is_nothing_to_pad_for(counts: tuple[int, int], fou
 def test_a_first_shape_that_comes_once_is_not_the_rest_of_a_pass() -> None:
     prompt, steps = shapes({"x": (1, 64)}, {"x": (1, 1)}, counts=(1, 20))
     assert len(list(gr201.check(cell(region(calls=21, shapes=(prompt, steps)))))) == 1
+
+
+def test_nobody_pads_what_an_object_keeps() -> None:
+    """A running mean that starts as [n] and is [1, 1, n] from the first call on, and a batch that varies beside it."""
+    mean = "args[0][0].mean"
+    kept = shapes({mean: (8,)}, {mean: (1, 8)}, {mean: (1, 1, 8)}, counts=[1, 1, 5])
+    method = region(name="Norm.__call__", outcome="refused", refused=None, calls=7, shapes=kept)
+    (finding,) = gr201.check(cell(method))
+    assert finding.message.startswith("`Norm.__call__` was called with 3 shapes of `self.mean` in 7 calls")
+    assert (
+        finding.advice == "make `self.mean` with the shape that the calls leave there, so that all calls share a graph"
+    )
+    both = shapes(*({mean: (1, n), "args[0][1]": (n, 4)} for n in (3, 1, 4, 2)), counts=[2, 1, 1, 3])
+    (finding,) = gr201.check(cell(replace(method, shapes=both)))
+    assert "4 shapes of the first argument in" in finding.message and "pad or bucket the first argument" in str(
+        finding.advice
+    )

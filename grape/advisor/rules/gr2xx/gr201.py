@@ -1,8 +1,9 @@
 """GR201 shape-dynamism: a region was called with several argument shapes.
 
 Sees: the histogram of argument shapes, without arguments that GR202 explains. Costs: one capture, and the graph's
-memory, per shape. Fix: pad or bucket to a few sizes. Wrong when: there are two or three shapes with many calls each
-(a last smaller batch): then every shape keeps its graph, and padding would only add work.
+memory, per shape. Fix: pad or bucket to a few sizes; what an object keeps and its calls give another shape (a mean
+that starts as [n] and becomes [1, n]), make with the last one. Wrong when: there are two or three shapes with many
+calls each (a last smaller batch): then every shape keeps its graph, and padding would only add work.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ...words import milliseconds, shape_text
 CODE = "GR201"
 
 _ADVICE = "pad or bucket {0} to a few sizes, so that calls share graphs"
+_KEPT = "make {0} with the shape that the calls leave there, so that all calls share a graph"
 _SHOWN = 5
 _MADE = frozenset({"zeros", "ones", "full", "empty", "rand", "randn", "arange", "randint"})
 _FEWEST = 2
@@ -42,9 +44,11 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts
     if region.outcome == "observed" and region.calls <= _FEW and not any(count.captured for count in region.shapes):
         return None
     explained = {growth.argument for growth in growing(region.shapes)}
-    varying = [name for name in _varying(region) if name not in explained]
-    served = served_by_graphs(region)
     spoken = Arguments(evidence, region)
+    changing = [name for name in _varying(region) if name not in explained]
+    given = [name for name in changing if not spoken.of_self(name)]
+    varying = given or changing
+    served = served_by_graphs(region)
     histogram: Counter[str] = Counter()
     for count in region.shapes:
         shown = [f"{name} {shape_text(shape)}" for name, shape in count.shapes if name in varying]
@@ -78,7 +82,7 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts
         predicted_ms_per_call=(spent - max(c.capture_ms for c in captured)) / region.calls
         if captured and region.calls and not served
         else None,
-        advice=_ADVICE.format(spoken.listed(varying)),
+        advice=(_ADVICE if given else _KEPT).format(spoken.listed(varying)),
     )
 
 
