@@ -29,9 +29,9 @@ def test_first_the_verdict_last_the_next_step(name: str) -> None:
 
 
 def test_a_cell_that_waits_for_data_says_so_first() -> None:
-    said = {name: "of it waits for data" in make().verdict for name, make in CELLS.items()}
+    said = {name: "of it goes to data" in make().verdict for name, make in CELLS.items()}
     assert said == {name: name == "data-bound" for name in CELLS}
-    assert "; 82% of it waits for data; Grape itself" in CELLS["data-bound"]().verdict
+    assert "; 82% of it goes to data; Grape itself" in CELLS["data-bound"]().verdict
 
 
 def test_hints_that_nobody_would_notice_are_folded() -> None:

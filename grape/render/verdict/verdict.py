@@ -36,7 +36,7 @@ def build_verdict(evidence: CellEvidence, regions: tuple[RegionReport, ...], fin
     data = sum(wait.host_ms for wait in evidence.loaders) / evidence.time.wall_ms if evidence.time else 0.0
     blockers = sum(finding.severity == "blocker" for finding in findings)
     left = [f"{plural(blockers, 'blocker')} left"] if blockers else []
-    waits = f"; {percent(data)} of it waits for data" if _MOSTLY <= data <= 1 else ""
+    waits = f"; {percent(data)} of it goes to data" if _MOSTLY <= data <= 1 else ""
     return stopped + ", ".join([_body(evidence, regions, findings) + waits, *left]) + _own(evidence)
 
 
