@@ -95,6 +95,8 @@ def test_a_cell_keeps_its_global_names() -> None:
 PLAIN = {
     "none": ("if cell is None:\n    return 1\nreturn 2", 0),
     "shape": ("if x.shape[0] > 2:\n    return 1\nreturn 2", 0),
+    "read on the host": ("if x.sum().item() > 2:\n    return 1\nreturn 2", 0),
+    "a list from the host": ("if x.tolist():\n    return 1\nreturn 2", 0),
     "number": ("if n > 2:\n    return 'many'\nreturn 'few'", 1),
     "list": ("items = [] or [n]\nif items and n:\n    return items\nreturn None", 2),
     "unbound": (

@@ -15,6 +15,7 @@ _PLAIN_CALLS = frozenset(
 _PLAIN_METHODS = frozenset(
     {"dim", "endswith", "is_available", "is_contiguous", "is_floating_point", "is_grad_enabled", "is_tensor", "numel"}
     | {"size", "startswith", "is_complex", "is_initialized", "isdigit", "isalpha", "ndimension"}
+    | {"item", "tolist"}  # the host has waited for the value: to decide on the device would win nothing
 )
 _PLAIN_ATTRIBUTES = frozenset({"device", "dtype", "is_cuda", "ndim", "requires_grad", "shape", "training"})
 _IDENTITY = (cst.Is, cst.IsNot)
@@ -39,7 +40,9 @@ def is_flow_call(node: cst.CSTNode) -> bool:
 
 
 def is_plain(node: cst.BaseExpression, names: frozenset[str] = frozenset()) -> bool:
-    """True where the truth of `node` certainly depends on no tensor's value. `names` hold plain values."""
+    """True where the truth of `node` certainly depends on no tensor's value, or on one that the host has read already.
+    `names` hold plain values.
+    """
     if isinstance(node, (cst.BaseNumber, cst.BaseString, cst.Dict, cst.List, cst.Set, cst.Tuple, cst.Lambda)):
         return True
     if isinstance(node, cst.Name):
