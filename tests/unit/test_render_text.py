@@ -197,8 +197,8 @@ def test_one_next_step_outside_of_the_notebook(
 
 def test_where_no_report_was_written_it_is_written_first() -> None:
     report = replace(build_report(cell(region()), (host_sync(fix=fix()),)), notebook=f"train.py {NO_FILE}")
-    said = "run it again with --json FILE, then grape apply train.py --report FILE writes a copy with In[4], line 11"
-    assert f"next: {said} rewritten" in report.to_text(width=200)
+    said = "run it again as grape run --json FILE train.py, then grape apply train.py --report FILE writes a copy with"
+    assert f"next: {said} In[4], line 11 rewritten" in report.to_text(width=200)
 
 
 def test_on_the_tape_memory_is_that_of_the_process_and_no_bar_is_of_time() -> None:

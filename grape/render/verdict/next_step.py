@@ -77,7 +77,8 @@ def _take(finding: Finding, fix: Fix, notebook: str | None) -> str:
     if notebook is None:
         return f"%grape apply {fix.id} {what} {why}"
     unverified = "" if fix.verified else " --unverified"
-    first = "run it again with --json FILE, then " if notebook.endswith(NO_FILE) else ""
+    script = notebook.removesuffix(NO_FILE).rstrip()  # behind its name an option would be the script's own
+    first = f"run it again as grape run --json FILE {script}, then " if notebook.endswith(NO_FILE) else ""
     return f"{first}grape apply {notebook}{unverified} writes a copy with {what} {why}"
 
 
