@@ -95,3 +95,22 @@ def test_a_number_written_by_index_is_not_sent_by_a_gpu() -> None:
     assert not list(gr401.check(cell(inside, source=source, cuda=False)))
     made = source.replace("False", "torch.tensor(False)")
     assert len(list(gr401.check(cell(inside, source=made, cuda=False)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        ("torch.LongTensor(items)", 0),
+        ("torch.tensor(items)", 0),
+        ("torch.tensor(items, device=device)", 1),
+        ("torch.tensor(items).to(device)", 1),
+    ],
+)
+def test_without_a_gpu_a_value_whose_line_names_no_device_stays_where_it_is_made(made: str, found: int) -> None:
+    lifted = [
+        op("aten.lift_fresh.default", "view", args=[value], outputs=[value], line=2)
+        for value in (view(4, (), device="cpu"), view(5, (), device="cpu"))
+    ]
+    source = f"for items in pairs:\n    keep({made})\n"
+    assert len(list(gr401.check(cell(source=source, trace=trace(*lifted), cuda=False)))) == found
+    assert len(list(gr401.check(cell(source=source, trace=trace(LIFT, SENT, LIFT, SENT))))) == 1

@@ -160,6 +160,12 @@ class CellSource:
         nodes = (node for _, node in self._on_line(at) if isinstance(node, ast.Assign))
         return any(isinstance(target, ast.Subscript) for node in nodes for target in node.targets)
 
+    def names_device(self, at: Position | None) -> bool:
+        """True where a call on that line is given a `device`, or moves a tensor to one."""
+        calls = [node for _, node in self._on_line(at) if isinstance(node, ast.Call)]
+        keywords = {keyword.arg for call in calls for keyword in call.keywords}
+        return "device" in keywords or any(last_name(call.func) in ("to", "cuda") for call in calls)
+
     def condition(self, at: Position | None, construct: str) -> str | None:
         """The test of the `if`, `while`, `assert` or ternary on that line, or the whole `and`/`or`/`not`."""
         for source, node in self._on_line(at):

@@ -43,7 +43,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
         _finding(evidence, site, kind, costs)
         for kind in kinds
         for site in op_sites(evidence, partial(_is_of, kind), among=incoming)
-        if _bytes(site) and not _is_filled(evidence, site)
+        if _bytes(site) and not _is_filled(evidence, site) and not _stays(evidence, site, kind)
     ]
 
 
@@ -89,6 +89,15 @@ def _is_filled(evidence: CellEvidence, site: Site) -> bool:
     """True on the tape for ``mask[0] = False``: the CPU makes a tensor of the number first, a GPU does not."""
     source = cell_source(evidence)
     return not evidence.cuda and source.sets_item(site.user) and source.call(site.user, _CALLS) is None
+
+
+def _stays(evidence: CellEvidence, site: Site, kind: Origin) -> bool:
+    """Without a GPU, of a value in the cell's own code whose line names no device: beside a GPU it would stay where it
+    is made, as that of ``torch.LongTensor(indices)`` does.
+    """
+    if evidence.cuda or kind != "constant" or site.region is not None or site.library:
+        return False
+    return not cell_source(evidence).names_device(site.user)
 
 
 def _bytes(site: Site) -> int:
