@@ -91,7 +91,8 @@ class Findings {
       "li",
       { class: "grape-finding", "data-code": finding.code },
       bar,
-      finding.fix ? diffBlock(finding.fix.diff) : null,
+      // The report above has the rewrite too: here it is for whoever can take it.
+      finding.fix && this.app.host.actions.includes("apply") ? diffBlock(finding.fix.diff) : null,
       finding.refused ? element("p", { class: "grape-quiet" }, ...prose(finding.refused)) : null,
       message,
       handed,
