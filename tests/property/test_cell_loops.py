@@ -42,7 +42,7 @@ def trials() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize(("make", "each"), [(random_cell, 32), (random_function_cell, 16)])
+@pytest.mark.parametrize(("make", "each"), [(random_cell, 16), (random_function_cell, 8)])
 def test_a_hoisted_cell_leaves_what_the_plain_one_leaves(make: Callable[[int], str], each: int, part: int) -> None:
     replayed = 0
     for seed in range(part * each, (part + 1) * each):

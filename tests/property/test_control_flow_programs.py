@@ -20,7 +20,7 @@ from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.predication import SelectLowering
 from tests.property.control_flow_programs import INPUTS, Cell, Program, SelectsOnly, bits, call, replays
 
-PROGRAMS = 250
+PROGRAMS = 150
 CELLS = 40
 CAPTURED = 16
 PARTS = 2

@@ -11,7 +11,7 @@ from .loop_names import loop_source, under_grape
 
 pytestmark = pytest.mark.usefixtures("closed_engine")
 
-_SEEDS = 12
+_SEEDS = 8
 _outcomes: Counter[str] = Counter()
 
 

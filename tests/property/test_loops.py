@@ -12,7 +12,7 @@ from tests.property.loops import Loop, run_loop
 from tests.property.programs import seeded
 
 PARTS = 2
-EXAMPLES = 100
+EXAMPLES = 50
 
 
 @pytest.mark.parametrize("part", range(PARTS))

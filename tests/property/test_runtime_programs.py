@@ -12,7 +12,7 @@ from grape.runtime.backends.reference.backend import ReferenceBackend
 from tests.property.programs import Program, codes, run_program, seeded
 
 PARTS = 2
-EXAMPLES = 240
+EXAMPLES = 120
 """For each part, when run with the fixed examples; `--grape-random N` runs N of each."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded tensors")

@@ -13,7 +13,7 @@ from tests.property.stream_programs import Program, device, needs_compiler, outc
 from tests.property.stream_reuse import Reuse
 
 PARTS = 3
-PROGRAMS = 40  # of each part
+PROGRAMS = 24  # of each part
 KINDS: tuple[type[Program], ...] = (Program, Reuse)
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), needs_compiler]

@@ -17,7 +17,7 @@ from tests.property.programs import codes, seeded
 from tests.property.training import TrainingProgram, run_training
 
 PARTS = 2
-EXAMPLES = 36
+EXAMPLES = 18
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
