@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from ..options import Options
     from ..render import Report
+    from ..rewrite.starts import Starts
     from ..sessions import CellKey, Mode, OpenSession
 
 __all__ = [
@@ -122,23 +123,24 @@ class GrapeCell:
         self._streamed = engine_named(options.engine) == "streams"
         self._launches = self._starts_processes()
         self._mode, self._key = self._plan()
-        outlines = not (self._launches or self._streamed) and self._mode not in ("leave", "stream")
+        outlines = not (self._launches == "fork" or self._streamed) and self._mode not in ("leave", "stream")
         self._restore_compiler = outline_loops_of(shell, self._ahead) if outlines else lambda: None
         self._replacement: Replacement | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._told_of_json = options.json is not None and not _can_write(options.json)
 
-    def _starts_processes(self) -> bool:
-        """Then this process must not touch a device."""
-        if self.options.profile or self.options.rewrite:
-            return False
+    def _starts_processes(self) -> Starts | None:
+        """How; this process must not touch a device for those that are forked off."""
+        launched = sys.modules.get("grape.sessions.launched")
+        if self.options.profile or self.options.rewrite or (launched and launched.has_started_none(self._source)):
+            return None
         from ..rewrite.starts import starts_processes
 
         try:
             return starts_processes(self._code(), self._shell.user_ns)
         except Exception:  # whatever stands in the namespace
             log_failure("it asked whether a cell starts processes")
-            return False
+            return None
 
     def _code(self) -> str:
         """What stands below the magic."""
@@ -149,7 +151,7 @@ class GrapeCell:
     def _plan(self) -> tuple[Mode, CellKey | None]:
         """How much attention the cell gets. Before torch is imported nothing is known of it."""
         if (
-            self._launches
+            self._launches == "fork"
             or "torch" not in sys.modules
             or self.options.profile
             or self.options.rewrite
@@ -246,10 +248,14 @@ class GrapeCell:
 
     def _make_session(self) -> Callable[..., OpenSession]:
         """Who makes the session: a cell that regions look at or serve is theirs under every engine but streams."""
-        if self._launches:
-            from ..sessions import LaunchedSession
+        if self._launches is None:
+            return self._session_of_this_process()
+        from ..sessions import LaunchedSession
 
-            return LaunchedSession
+        own = self._session_of_this_process() if self._launches == "spawn" else None
+        return lambda **given: LaunchedSession(own=own(**given) if own is not None else None, **given)
+
+    def _session_of_this_process(self) -> Callable[..., OpenSession]:
         if self._streamed or self._mode in ("leave", "stream"):
             from ..sessions import session_for
 

@@ -1,5 +1,5 @@
-"""Does code start processes that do its work, and is that for a device? Told from names: whoever asks must not touch
-one, which children that are forked off could not use any more.
+"""Does code start processes that do its work, how, and is that for a device? Told from names: whoever asks must not
+touch one, which children that are forked off could not use any more.
 """
 
 from __future__ import annotations
@@ -8,12 +8,19 @@ import ast
 import re
 from collections.abc import Callable, Collection, Mapping
 from types import CodeType, FunctionType
+from typing import Literal
 
 from ..quiet import without_warnings
 
-__all__ = ["may_be_a_rank", "starts_processes"]
+__all__ = ["Starts", "may_be_a_rank", "starts_processes"]
 
-_STARTERS = frozenset({"notebook_launcher", "debug_launcher", "start_processes", "elastic_launch"})
+Starts = Literal["fork", "spawn"]
+"""Children that are forked off need a parent that has used no device; those that are spawned are new."""
+
+_LAUNCHERS = frozenset({"notebook_launcher", "debug_launcher", "elastic_launch"})
+_ALONE = "notebook_launcher"
+"""It runs one process in the notebook's own."""
+_START = "start_processes"
 _SPAWN = "spawn"
 """Generators of random numbers have such a method as well."""
 _ITS_MODULES = frozenset({"mp", "multiprocessing"})
@@ -25,36 +32,56 @@ _MOST_STEPS = 4
 _OF_THE_SHELL = re.compile(r"^(\s*)[%!?].*$", re.MULTILINE)
 
 
-def starts_processes(source: str, namespace: Mapping[str, object]) -> bool:
-    """True where `source` calls a launcher, itself or through functions of `namespace`. A source that cannot be parsed
-    calls nothing.
+def starts_processes(source: str, namespace: Mapping[str, object]) -> Starts | None:
+    """How `source` starts processes, itself or through functions of `namespace`; None where it does not, or cannot be
+    parsed.
     """
     try:
         with without_warnings():
             tree = ast.parse(_OF_THE_SHELL.sub(r"\1pass", source))
     except (SyntaxError, ValueError):
-        return False
+        return None
     nodes = list(ast.walk(tree))
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
     given = {name.asname or name.name: f"{node.module}.{name.name}" for node in imports for name in node.names}
-    called = [node.func for node in nodes if isinstance(node, ast.Call)]
-    if any(_is_starter(function, given, namespace) for function in called):
-        return True
-    names = {one.id for one in called if isinstance(one, ast.Name)}
-    return _reaches(names, namespace, _MOST_STEPS, _spawns(namespace))
+    called = [node for node in nodes if isinstance(node, ast.Call)]
+    found = {_by_call(call, given, namespace) for call in called}
+    names = {call.func.id for call in called if isinstance(call.func, ast.Name)}
+    if "fork" in found or _reaches(names, namespace, _MOST_STEPS, lambda used: _by_names(used, namespace) == "fork"):
+        return "fork"
+    if "spawn" in found or _reaches(names, namespace, _MOST_STEPS, lambda used: _by_names(used, namespace) is not None):
+        return "spawn"
+    return None
 
 
-def _is_starter(function: ast.expr, given: Mapping[str, str], namespace: Mapping[str, object]) -> bool:
-    name = _last_name(function)
-    if name != _SPAWN:
-        return name in _STARTERS or given.get(name, "").rpartition(".")[2] in _STARTERS
-    if isinstance(function, ast.Attribute):
-        return _last_name(function.value) in _ITS_MODULES
-    return _is_of_multiprocessing(given.get(name) or _module_of(namespace.get(name)))
+def _by_call(call: ast.Call, given: Mapping[str, str], namespace: Mapping[str, object]) -> Starts | None:
+    name = _last_name(call.func)
+    known = given.get(name) or f"{_module_of(namespace.get(name))}.{name}"
+    if name == _SPAWN:
+        of_torch = isinstance(call.func, ast.Attribute) and _last_name(call.func.value) in _ITS_MODULES
+        return "spawn" if of_torch or known.startswith("torch.multiprocessing") else None
+    name = known.rpartition(".")[2] if name in given else name
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    if name == _START:
+        method = keywords.get("start_method")
+        spawned = method is None or (isinstance(method, ast.Constant) and method.value != "fork")
+        return "spawn" if spawned else "fork"
+    alone = name == _ALONE and _is_one(keywords.get("num_processes"), namespace)
+    return "fork" if name in _LAUNCHERS and not alone else None
 
 
-def _is_of_multiprocessing(module: object) -> bool:
-    return str(module).startswith("torch.multiprocessing")
+def _is_one(number: ast.expr | None, namespace: Mapping[str, object]) -> bool:
+    if isinstance(number, ast.Constant):
+        return number.value == 1
+    return isinstance(number, ast.Name) and namespace.get(number.id) == 1
+
+
+def _by_names(used: Collection[str], namespace: Mapping[str, object]) -> Starts | None:
+    """How a function with these names starts processes."""
+    if any(name in used for name in _LAUNCHERS) or (_START in used and "fork" in used):
+        return "fork"
+    of_torch = any(name in used for name in _ITS_MODULES) or _module_of(namespace.get(_SPAWN)).startswith("torch.multi")
+    return "spawn" if _START in used or (_SPAWN in used and of_torch) else None
 
 
 def _last_name(node: ast.expr) -> str:
@@ -69,15 +96,10 @@ def may_be_a_rank(function: object) -> bool:
     memory of the device.
     """
     wanted = _OF_RANKS | _OF_DEVICES
-    if not isinstance(function, FunctionType) or str(function.__module__).partition(".")[0] == "torch":
+    if not isinstance(function, FunctionType) or _module_of(function).partition(".")[0] == "torch":
         return True
     used = _names(function.__code__)
     return bool(used & wanted) or _reaches(used, function.__globals__, _MOST_STEPS, lambda names: bool(names & wanted))
-
-
-def _spawns(namespace: Mapping[str, object]) -> Callable[[set[str]], bool]:
-    of_its_own = _is_of_multiprocessing(_module_of(namespace.get(_SPAWN)))
-    return lambda names: bool(names & _STARTERS or (_SPAWN in names and (names & _ITS_MODULES or of_its_own)))
 
 
 def _reaches(
@@ -94,8 +116,8 @@ def _reaches(
     return False
 
 
-def _module_of(value: object) -> object:
-    return getattr(value, "__module__", "")
+def _module_of(value: object) -> str:
+    return str(getattr(value, "__module__", ""))
 
 
 def _names(code: CodeType) -> set[str]:

@@ -38,8 +38,8 @@ ROWS = (
         ("tests/unit/test_starts.py",),
         (
             "launched: a generator's spawn starts processes",
-            "return _last_name(function.value) in _ITS_MODULES",
-            "return True",
+            "_last_name(call.func.value) in _ITS_MODULES",
+            "True",
         ),
         ("launched: what a function calls is not looked at", "_MOST_STEPS = 4", "_MOST_STEPS = 1"),
         (
@@ -51,6 +51,8 @@ ROWS = (
     *rows_of(
         "grape.sessions.launched.cell",
         ("tests/unit/test_launched_session.py",),
+        ("launched: what started none is never served", "                _started_none.add(", "                len("),
+        ("launched: what the cell did itself is not told", "own is not None and own.evidence.torch_ran", "False"),
         ("launched: torch starts processes as it would", "        take_over(served", "        _ = (served"),
         (
             "launched: another rank's report is the cell's",

@@ -13,7 +13,8 @@ import torch.multiprocessing as mp
 from grape.errors import UsageError
 from grape.options import Options
 from grape.render import Report
-from grape.sessions import Cell, LaunchedSession, engine
+from grape.sessions import Cell, LaunchedSession, engine, session_for
+from grape.sessions.launched import has_started_none
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 SPAWN = sys.modules["torch.multiprocessing.spawn"]
@@ -74,8 +75,27 @@ def test_workers_that_name_no_device_run_as_written(session: LaunchedSession) ->
     assert "the cell started 2 child processes, of which Grape saw nothing" in report.verdict
 
 
-def test_a_cell_that_starts_none_says_so(session: LaunchedSession) -> None:
-    assert session.close(None).verdict.endswith("none was started")
+def test_a_cell_that_starts_none_says_so_and_is_served_next_time(session: LaunchedSession) -> None:
+    assert not has_started_none(session.cell.source)
+    assert session.close(None).verdict.endswith("none was started; its next run is served here")
+    assert has_started_none(session.cell.source)
+
+
+def test_work_of_the_process_itself_is_what_the_report_is_about() -> None:
+    cell = Cell(name="In[1]", source="work_and_start()", filename=__file__)
+    options = Options(engine="streams")
+    own = session_for(options=options, cell=cell, namespace={})
+    session = LaunchedSession(options=options, cell=cell, namespace={}, own=own)
+    session.open()
+    try:
+        work(0, -1)
+        report = started(session)
+    finally:
+        session.abandon()
+    assert engine().session is None and report.evidence.torch_ran
+    (note,) = (note for note in report.evidence.notes if "started" in note)
+    assert note.startswith("2 processes were started; rank 0 of them: ")
+    assert sum(stream.operators for stream in report.evidence.streams) > 80
 
 
 def test_sessions_do_not_nest(session: LaunchedSession) -> None:

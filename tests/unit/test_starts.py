@@ -7,15 +7,21 @@ import torch.multiprocessing
 
 from grape.rewrite.starts import may_be_a_rank, starts_processes
 
-YES = [
+FORK = [
     "notebook_launcher(train, num_processes=2)",
     "accelerate.notebook_launcher(train)",
     "from accelerate import notebook_launcher as go\ngo(train)",
+    "mp.start_processes(train, nprocs=2, start_method='fork')",
+    "mp.start_processes(train, nprocs=2, start_method=method)",
+    "elastic_launch(config, train)(1)",
+    "forks()",
+    "mp.spawn(train)\nforks()",
+]
+SPAWN = [
     "import torch.multiprocessing as mp\nmp.spawn(train, nprocs=2)",
     "torch.multiprocessing.spawn(train, nprocs=2)",
     "from torch.multiprocessing import spawn\nspawn(train)",
     "if __name__ == '__main__':\n    mp.start_processes(train, nprocs=2)",
-    "elastic_launch(config, train)(1)",
     "%time mp.spawn(train)\nmain()",
     "deep()",
 ]
@@ -28,6 +34,8 @@ NO = [
     "mp.Process(target=train).start()",
     "recursive()",
     "'mp.spawn(train)'",
+    "notebook_launcher(train, num_processes=1)",
+    "notebook_launcher(train, num_processes=ONE)",
 ]
 
 
@@ -43,19 +51,21 @@ def deep(): return middle()
 def middle(): return main()
 def recursive(): return recursive()
 def spawn(n): return n
+def forks(): mp.start_processes(train, nprocs=2, start_method="fork")
+ONE = 1
 """
     exec(source, namespace)
     return namespace
 
 
-@pytest.mark.parametrize("source", YES)
-def test_cells_that_do(source: str, notebook: dict[str, object]) -> None:
-    assert starts_processes(source, notebook)
+@pytest.mark.parametrize(("source", "how"), [*((one, "fork") for one in FORK), *((one, "spawn") for one in SPAWN)])
+def test_cells_that_do(source: str, how: str, notebook: dict[str, object]) -> None:
+    assert starts_processes(source, notebook) == how
 
 
 @pytest.mark.parametrize("source", NO)
 def test_cells_that_do_not(source: str, notebook: dict[str, object]) -> None:
-    assert not starts_processes(source, notebook)
+    assert starts_processes(source, notebook) is None
 
 
 def test_names_of_the_notebook_tell_what_they_are(notebook: dict[str, object]) -> None:

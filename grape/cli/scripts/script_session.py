@@ -80,9 +80,12 @@ class ScriptSession:
         from ...sessions import Cell, LaunchedSession, session_for
 
         cell = Cell(name=self._name, source=self._source, filename=self._file)
-        launches = not self._options.profile and starts_processes(self._source, self._namespace)
-        make = LaunchedSession if launches else session_for
-        session = make(options=self._options, cell=cell, namespace=self._namespace)
+        starts = None if self._options.profile else starts_processes(self._source, self._namespace)
+        session: OpenSession | None = None
+        if starts != "fork":
+            session = session_for(options=self._options, cell=cell, namespace=self._namespace)
+        if session is None or starts is not None:
+            session = LaunchedSession(options=self._options, cell=cell, namespace=self._namespace, own=session)
         try:
             session.open(code)
         except BaseException:

@@ -21,6 +21,7 @@ from ...options import Options
 from ...quiet import without_warnings
 from ...render import Report, build_report
 from ...render.units import count, waited
+from ..engine import OpenSession
 from ..past.told import sources
 from ..process import engine_there_is, keep_report
 from ..ranks import beside_children, children, count_children
@@ -30,17 +31,25 @@ from .child import ChildReport, Served, give_back, reports_in, take_over
 if TYPE_CHECKING:
     from ...fixing.later import FixesLater
 
-__all__ = ["LaunchedSession"]
+__all__ = ["LaunchedSession", "has_started_none"]
 
-_AS_WRITTEN = "it has a call that starts processes, which are served where they run; none was started"
+_AS_WRITTEN = "it has a call that starts processes, and none was started; its next run is served here"
 _RELEASED = "graphs of earlier cells were released, for the processes that this cell starts"
 
 
-class LaunchedSession:
-    """The same calls as `Session`."""
+_MOST_KNOWN = 256
+_started_none: set[str] = set()
 
-    outlines = False
-    is_known = False
+
+def has_started_none(source: str) -> bool:
+    """True where a cell with this source ran to its end and started no process, though it could: it works here."""
+    return source in _started_none
+
+
+class LaunchedSession:
+    """The same calls as `Session`. `own` is the session of what this process does itself: None where that must use no
+    device, for children that are forked off.
+    """
 
     def __init__(
         self,
@@ -50,7 +59,9 @@ class LaunchedSession:
         namespace: dict[str, object],
         on_progress: Callable[[str], None] | None = None,
         file_names: Callable[[str], str] | None = None,
+        own: OpenSession | None = None,
     ) -> None:
+        self._own = own
         self.options = options
         self.cell = cell
         self.namespace = namespace
@@ -60,8 +71,24 @@ class LaunchedSession:
         self._notes: tuple[str, ...] = ()
         self._since = self.cell.since if self.cell.since is not None else time.perf_counter()
 
+    @property
+    def outlines(self) -> bool:
+        return self._own is not None and self._own.outlines
+
+    @property
+    def is_known(self) -> bool:
+        return self._own is not None and self._own.is_known
+
     def open(self, code: CodeType | None = None) -> None:
         """Serve processes that are started from here on. Raises `UsageError` where a session is already open."""
+        if self._own is not None:
+            self._own.open(code)
+        else:
+            self._open_alone()
+        self._folder = Path(tempfile.mkdtemp(prefix="grape-ranks-"))
+        self._take_over()
+
+    def _open_alone(self) -> None:
         owner = engine_there_is()
         if owner is not None:
             if owner.session is not None:
@@ -70,8 +97,6 @@ class LaunchedSession:
             if owner.release_regions():
                 self._notes = (_RELEASED,)
         count_children()
-        self._folder = Path(tempfile.mkdtemp(prefix="grape-ranks-"))
-        self._take_over()
 
     def _take_over(self) -> None:
         cell = self.cell
@@ -82,18 +107,26 @@ class LaunchedSession:
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
         """A top-level statement ended: it may have been the import of torch."""
+        if self._own is not None:
+            self._own.statement_boundary(code)
         if self._folder is not None:
             self._take_over()
 
     def shown(self) -> None:
         """The person has the report."""
+        if self._own is not None:
+            self._own.shown()
 
     def stop_sampling(self) -> None:
-        """There is no thread of Grape's."""
+        """No thread of Grape's runs on."""
+        if self._own is not None:
+            self._own.stop_sampling()
 
     def abandon(self) -> None:
         """Leave without a report."""
         self._leave()
+        if self._own is not None:
+            self._own.abandon()
 
     def close(self, error: BaseException | None) -> Report:
         """Leave, and report. `error` is what the cell raised, if it did."""
@@ -102,10 +135,11 @@ class LaunchedSession:
         wall_ms = (time.perf_counter() - self._since) * 1e3
         try:
             found, started = reports_in(self._folder)
-            with without_warnings():
-                self.report = self._report(found, started, wall_ms, error)
         finally:
             self._leave()
+        own = self._own.close(error) if self._own is not None else None
+        with without_warnings():
+            self.report = self._report(own, found, started, wall_ms, error)
         keep_report(self.report)
         return self.report
 
@@ -120,16 +154,29 @@ class LaunchedSession:
             owner.session = None
         shutil.rmtree(folder, ignore_errors=True)
 
-    def _report(self, found: list[ChildReport], started: int, wall_ms: float, error: BaseException | None) -> Report:
+    def _report(
+        self, own: Report | None, found: list[ChildReport], started: int, wall_ms: float, error: BaseException | None
+    ) -> Report:
+        """`own`, where this process did work of its own, or none of `found` reported; else that of the first of these
+        with the others beside it.
+        """
         said = f"{type(error).__name__}: {error}" if error is not None else None
         if not found:
-            return build_report(self._alone(wall_ms, started, said), ())
+            if own is None and not (error or started or children()):
+                if len(_started_none) >= _MOST_KNOWN:
+                    _started_none.clear()
+                _started_none.add(self.cell.source)
+            return own or build_report(self._alone(wall_ms, started, said), ())
         by_rank = {one.message.rank if one.message.rank is not None else one.index: one for one in found}
         first = by_rank[min(by_rank)]
         evidence = first.report.evidence
+        if own is not None and own.evidence.torch_ran:
+            note = f"{_were_started(started)}; rank {min(by_rank)} of them: {first.report.verdict}"
+            known = replace(own.evidence, notes=(*own.evidence.notes, note))
+            return build_report(known, own.findings, own.make_fixes)
         served_ms = evidence.time.wall_ms if evidence.time is not None else evidence.wall_ms
         part = f"this is what rank {min(by_rank)} did, {waited(served_ms)} of {waited(wall_ms)} in all"
-        note = f"{'1 process was' if started == 1 else f'{count(started)} processes were'} started; {part}"
+        note = f"{_were_started(started)}; {part}"
         evidence = replace(
             evidence,
             error=said if said is not None else evidence.error,
@@ -164,3 +211,7 @@ class LaunchedSession:
         if filename == self.cell.filename:
             return self.cell.name
         return self._file_names(filename) if self._file_names is not None else filename
+
+
+def _were_started(count_: int) -> str:
+    return "1 process was started" if count_ == 1 else f"{count(count_)} processes were started"
