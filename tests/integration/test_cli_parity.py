@@ -34,10 +34,10 @@ MAGIC = "%%grape --no-widget --engine regions"
 
 def told(report: dict[str, Any]) -> list[Any]:
     """All that does not depend on times."""
-    kept = ("name", "line", "outcome", "reason", "calls", "replays", "verified", "shapes")
+    kept = ("name", "line", "outcome", "reason", "calls", "verified", "shapes")
     found = ("code", "severity", "line", "message", "fixable")
     return [
-        [{key: region[key] for key in kept} for region in report["regions"]],
+        [{key: region[key] for key in kept} | {"replayed": region["replays"] > 0} for region in report["regions"]],
         [{key: finding[key] for key in found} for finding in report["findings"]],
         sorted(report),
         sorted(report["cell"]),

@@ -204,7 +204,7 @@ CONSTANTS = """\
 halves = []
 with torch.no_grad():
     for x in xs:
-        halves.append(x * torch.tensor(0.5))
+        halves.append(x * torch.tensor(0.5, device=device))
 """
 BATCHES = """\
 %%grape{options} --no-widget
