@@ -131,8 +131,7 @@ class GrapeCell:
 
     def _starts_processes(self) -> Starts | None:
         """How; this process must not touch a device for those that are forked off."""
-        launched = sys.modules.get("grape.sessions.launched")
-        if self.options.profile or self.options.rewrite or (launched and launched.has_started_none(self._source)):
+        if self.options.profile or self.options.rewrite:
             return None
         from ..rewrite.starts import starts_processes
 

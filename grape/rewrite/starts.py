@@ -5,6 +5,7 @@ touch one, which children that are forked off could not use any more.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping
 from types import CodeType, FunctionType
@@ -36,15 +37,7 @@ def starts_processes(source: str, namespace: Mapping[str, object]) -> Starts | N
     """How `source` starts processes, itself or through functions of `namespace`; None where it does not, or cannot be
     parsed.
     """
-    try:
-        with without_warnings():
-            tree = ast.parse(_OF_THE_SHELL.sub(r"\1pass", source))
-    except (SyntaxError, ValueError):
-        return None
-    nodes = list(ast.walk(tree))
-    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-    given = {name.asname or name.name: f"{node.module}.{name.name}" for node in imports for name in node.names}
-    called = [node for node in nodes if isinstance(node, ast.Call)]
+    called, given = _calls(source)
     found = {_by_call(call, given, namespace) for call in called}
     names = {call.func.id for call in called if isinstance(call.func, ast.Name)}
     if "fork" in found or _reaches(names, namespace, _MOST_STEPS, lambda used: _by_names(used, namespace) == "fork"):
@@ -52,6 +45,19 @@ def starts_processes(source: str, namespace: Mapping[str, object]) -> Starts | N
     if "spawn" in found or _reaches(names, namespace, _MOST_STEPS, lambda used: _by_names(used, namespace) is not None):
         return "spawn"
     return None
+
+
+@functools.lru_cache(maxsize=16)
+def _calls(source: str) -> tuple[list[ast.Call], dict[str, str]]:
+    """The calls in `source`, and the names that it imports from modules, with what they stand for."""
+    try:
+        with without_warnings():
+            nodes = list(ast.walk(ast.parse(_OF_THE_SHELL.sub(r"\1pass", source))))
+    except (SyntaxError, ValueError):
+        return [], {}
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    given = {name.asname or name.name: f"{node.module}.{name.name}" for node in imports for name in node.names}
+    return [node for node in nodes if isinstance(node, ast.Call)], given
 
 
 def _by_call(call: ast.Call, given: Mapping[str, str], namespace: Mapping[str, object]) -> Starts | None:

@@ -29,9 +29,10 @@ _report: Report | None = None
 
 def engine() -> Engine:
     """The process's engine; made at the first call."""
-    global _engine
+    global _engine, _report
     if _engine is None:
         _engine = Engine()
+        _engine.report, _report = _report, None
     return _engine
 
 
@@ -91,9 +92,10 @@ def keep_report(report: Report) -> None:
     global _report
     if _engine is not None:
         _engine.report = report
-    _report = report
+    else:
+        _report = report
 
 
 def last_report() -> Report | None:
     """The report of the last session that ended, or None."""
-    return _engine.report if _engine is not None and _engine.report is not None else _report
+    return _engine.report if _engine is not None else _report

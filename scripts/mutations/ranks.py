@@ -51,7 +51,6 @@ ROWS = (
     *rows_of(
         "grape.sessions.launched.cell",
         ("tests/unit/test_launched_session.py",),
-        ("launched: what started none is never served", "                _started_none.add(", "                len("),
         ("launched: what the cell did itself is not told", "own is not None and own.evidence.torch_ran", "False"),
         ("launched: torch starts processes as it would", "        take_over(served", "        _ = (served"),
         (

@@ -13,8 +13,7 @@ import torch.multiprocessing as mp
 from grape.errors import UsageError
 from grape.options import Options
 from grape.render import Report
-from grape.sessions import Cell, LaunchedSession, engine, session_for
-from grape.sessions.launched import has_started_none
+from grape.sessions import Cell, LaunchedSession, engine, last_report, session_for
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 SPAWN = sys.modules["torch.multiprocessing.spawn"]
@@ -75,10 +74,8 @@ def test_workers_that_name_no_device_run_as_written(session: LaunchedSession) ->
     assert "the cell started 2 child processes, of which Grape saw nothing" in report.verdict
 
 
-def test_a_cell_that_starts_none_says_so_and_is_served_next_time(session: LaunchedSession) -> None:
-    assert not has_started_none(session.cell.source)
-    assert session.close(None).verdict.endswith("none was started; its next run is served here")
-    assert has_started_none(session.cell.source)
+def test_a_cell_that_starts_none_says_so(session: LaunchedSession) -> None:
+    assert session.close(None).verdict.endswith("none was started; put work of its own into another cell")
 
 
 def test_work_of_the_process_itself_is_what_the_report_is_about() -> None:
@@ -111,3 +108,11 @@ def test_sessions_do_not_nest(session: LaunchedSession) -> None:
     other.abandon()
     with pytest.raises(UsageError, match="not open"):
         other.close(None)
+
+
+def test_a_reset_forgets_its_report_too(session: LaunchedSession) -> None:
+    owner = engine()
+    report = session.close(None)
+    assert last_report() is report
+    owner.reset()
+    assert last_report() is None

@@ -2,6 +2,6 @@
 them. The report is that of rank 0, with the others beside it.
 """
 
-from .cell import LaunchedSession, has_started_none
+from .cell import LaunchedSession
 
-__all__ = ["LaunchedSession", "has_started_none"]
+__all__ = ["LaunchedSession"]

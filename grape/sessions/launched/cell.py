@@ -31,19 +31,10 @@ from .child import ChildReport, Served, give_back, reports_in, take_over
 if TYPE_CHECKING:
     from ...fixing.later import FixesLater
 
-__all__ = ["LaunchedSession", "has_started_none"]
+__all__ = ["LaunchedSession"]
 
-_AS_WRITTEN = "it has a call that starts processes, and none was started; its next run is served here"
+_AS_WRITTEN = "it has a call that starts processes, and none was started; put work of its own into another cell"
 _RELEASED = "graphs of earlier cells were released, for the processes that this cell starts"
-
-
-_MOST_KNOWN = 256
-_started_none: set[str] = set()
-
-
-def has_started_none(source: str) -> bool:
-    """True where a cell with this source ran to its end and started no process, though it could: it works here."""
-    return source in _started_none
 
 
 class LaunchedSession:
@@ -162,10 +153,6 @@ class LaunchedSession:
         """
         said = f"{type(error).__name__}: {error}" if error is not None else None
         if not found:
-            if own is None and not (error or started or children()):
-                if len(_started_none) >= _MOST_KNOWN:
-                    _started_none.clear()
-                _started_none.add(self.cell.source)
             return own or build_report(self._alone(wall_ms, started, said), ())
         by_rank = {one.message.rank if one.message.rank is not None else one.index: one for one in found}
         first = by_rank[min(by_rank)]

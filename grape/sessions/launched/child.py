@@ -138,17 +138,14 @@ def _rank(index: int) -> Iterator[None]:
 
 def take_over(
     served: Served, namespace: dict[str, object] | None = None, shown: Callable[[str], str] | None = None
-) -> bool:
-    """Have torch start processes with `served` until `give_back`. False where torch was not loaded yet, or has become
-    another: then they run as written.
+) -> None:
+    """Have torch start processes with `served` until `give_back`. Where torch is not loaded yet, or has become another,
+    they run as written.
     """
     module = sys.modules.get(_MODULE)
-    if module is None or not hasattr(module, _RUNNER):
-        return False
-    if _patched.runner is None:
+    if _patched.runner is None and hasattr(module, _RUNNER):
         _patched.runner, _patched.namespace, _patched.shown = getattr(module, _RUNNER), namespace, shown
         setattr(module, _RUNNER, served)
-    return True
 
 
 def give_back() -> Runner:
