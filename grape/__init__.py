@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from .render import Report
     from .runtime import GraphedFunction, graph
+    from .runtime.edges import pad_edges
     from .runtime.predication import Predicate, cond, while_loop
     from .runtime.predication import flow as flow
     from .runtime.prefetch import prefetch
@@ -40,6 +41,7 @@ __all__ = [
     "graph",
     "last",
     "load_ipython_extension",
+    "pad_edges",
     "prefetch",
     "session",
     "stream",
@@ -57,6 +59,7 @@ _HOMES = {
     "cond": ".runtime.predication",
     "flow": ".runtime.predication",
     "graph": ".runtime",
+    "pad_edges": ".runtime.edges",
     "prefetch": ".runtime.prefetch",
     "session": ".sessions",
     "stream": ".sessions",

@@ -98,6 +98,19 @@ def test_a_policy_replays_between_the_steps_of_its_environment(tmp_path: Path) -
     assert outcomes["act"] == outcomes["learn"] == "replayed", outcomes
 
 
+def test_steps_of_a_simulation_are_the_plain_ones_and_padded_lists_within_rounding(tmp_path: Path) -> None:
+    sizes = ("--device", "cpu", "--small", "--steps", "40", "--runs", "1", "--learn", "3")
+    rows = run(tmp_path, "simulation", *sizes, "--molecules", "22", "--engines", "streams", "regions")["rows"]
+    assert list(rows) == ["dense 22", "list 22", "padded 22"]
+    for name, row in rows.items():
+        for engine, found in row["engines"].items():
+            assert found.get("identical") and found["plain_repeats"], (name, engine, found)
+            last = found["reports"][-1]
+            if engine == "regions":
+                assert sum(region["replays"] for region in last["regions"]) > 20, (name, last)
+    assert rows["padded 22"]["apart_from_list"]["energy"] < 1e-5
+
+
 def test_cells_over_libraries_end_as_the_plain_ones(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     out = tmp_path / "libraries.json"
