@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .render import Report
     from .runtime import GraphedFunction, graph
     from .runtime.edges import pad_edges
+    from .runtime.pipelines import Pipeline, pipeline
     from .runtime.predication import Predicate, cond, while_loop
     from .runtime.predication import flow as flow
     from .runtime.prefetch import prefetch
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "GraphedFunction",
+    "Pipeline",
     "Predicate",
     "Report",
     "StreamedFunction",
@@ -42,6 +44,7 @@ __all__ = [
     "last",
     "load_ipython_extension",
     "pad_edges",
+    "pipeline",
     "prefetch",
     "session",
     "stream",
@@ -52,6 +55,7 @@ __all__ = [
 
 _HOMES = {
     "GraphedFunction": ".runtime",
+    "Pipeline": ".runtime.pipelines",
     "Predicate": ".runtime.predication",
     "Report": ".render",
     "StreamedFunction": ".sessions",
@@ -60,6 +64,7 @@ _HOMES = {
     "flow": ".runtime.predication",
     "graph": ".runtime",
     "pad_edges": ".runtime.edges",
+    "pipeline": ".runtime.pipelines",
     "prefetch": ".runtime.prefetch",
     "session": ".sessions",
     "stream": ".sessions",

@@ -48,6 +48,8 @@ class GraphedFunction:
 
     Calls are observed, captured and verified as under `%%grape`; `evidence()` tells what became of them. Calls from
     other threads than the first caller's run eagerly. The wrapped callable is available as `__wrapped__`.
+
+    `results` is what graphs hold of that which it returns. A call that runs as written may return all of it.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class GraphedFunction:
         backend: Backend | None,
         tolerance: float,
         memory_budget: int | None = None,
+        results: Callable[[object], object] | None = None,
     ) -> None:
         if not callable(function):
             raise UsageError(f"grape.graph takes a function or a module, not {type(function).__name__}")
@@ -67,6 +70,7 @@ class GraphedFunction:
         self._tolerance = tolerance
         self._memory_budget = memory_budget
         self._backend = backend
+        self._results = results
         self._region: Region | None = None
         self._thread: int | None = None
         self._running = False
@@ -75,7 +79,7 @@ class GraphedFunction:
     def __call__(self, *args: object, **kwargs: object) -> Any:
         if self._thread is None:
             self._thread = get_ident()
-        if self._running or get_ident() != self._thread or streams.inside or is_transformed() or process_group():
+        if self._running or get_ident() != self._thread or streams.serving or is_transformed() or process_group():
             return self.__wrapped__(*args, **kwargs)
         if self._region is None:
             self._region = self._make_region()
@@ -96,9 +100,16 @@ class GraphedFunction:
             raise
 
     def __repr__(self) -> str:
-        return f"<grape.graph of {self.__name__}: {self._state()}>"
+        return f"<grape.graph of {self.__name__}: {self.state}>"
 
-    def _state(self) -> str:
+    @property
+    def replays(self) -> int:
+        """How many calls a graph served."""
+        return self._region.replays if self._region is not None else 0
+
+    @property
+    def state(self) -> str:
+        """What became of its calls so far, in words."""
         region = self._region
         if region is None:
             return "not called yet"
@@ -138,7 +149,8 @@ class GraphedFunction:
             line=code.co_firstlineno if isinstance(code, types.CodeType) else 0,
             function=self.__name__,
         )
-        return Region(context, apart(function), function, self.__name__, at)
+        called = function if self._results is None else _then(function, self._results)
+        return Region(context, apart(called), function, self.__name__, at)
 
     def evidence(self) -> RegionEvidence | None:
         """The evidence of the calls so far; None before the first."""
@@ -154,6 +166,10 @@ class GraphedFunction:
             let_through(self)
             context.backend.close()
         self._region = None
+
+
+def _then(function: Callable[..., object], after: Callable[[object], object]) -> Callable[..., object]:
+    return lambda *args, **kwargs: after(function(*args, **kwargs))
 
 
 @overload

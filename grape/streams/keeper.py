@@ -35,6 +35,7 @@ class Keeper:
         self._holders: set[Hashable] = set()
         self._inside: list[Hashable] = []
         self._thread = 0
+        self._aside = 0
         self._user: Hashable = None
         self._since: Evidence | None = None
         self._found: dict[Hashable, Evidence] = {}
@@ -48,6 +49,11 @@ class Keeper:
     def inside(self) -> bool:
         """True where somebody is inside now."""
         return bool(self._inside) and self._living() is not None
+
+    @property
+    def serving(self) -> bool:
+        """True where somebody is inside now and not `aside`."""
+        return self.inside and not self._aside
 
     def held_by(self, holder: Hashable) -> bool:
         return holder in self._holders and self._living() is not None
@@ -162,9 +168,11 @@ class Keeper:
         stream = self.stream if self._inside else None
         if stream is not None:
             stream.pause()
+        self._aside += 1
         try:
             yield
         finally:
+            self._aside -= 1
             if stream is not None:
                 stream.resume()
 

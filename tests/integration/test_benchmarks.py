@@ -111,6 +111,15 @@ def test_steps_of_a_simulation_are_the_plain_ones_and_padded_lists_within_roundi
     assert rows["padded 22"]["apart_from_list"]["energy"] < 1e-5
 
 
+def test_pipelines_give_the_results_of_the_loop(tmp_path: Path) -> None:
+    parts = run(tmp_path, "pipeline", "--small", "--only", "two_devices", "learning")["parts"]
+    assert set(parts) == {"two_devices", "learning"}
+    for name, part in parts.items():
+        for variant, row in part["variants"].items():
+            assert row["identical"] is True and row["streamed_ms"]["n"] == 2, (name, variant)
+        assert part["variants"]["pipeline"]["lag"] == part["stages"] - 1
+
+
 def test_cells_over_libraries_end_as_the_plain_ones(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     out = tmp_path / "libraries.json"
