@@ -66,6 +66,7 @@ class Later(Enum):
     UNSETTLED = "its kernels do not give the same bits twice"
     UNSTEADY = "it changes the state that it trains"
     MOVED = "names of a loop have to be copied"
+    OVERLAP = "its operators have to be captured one behind the other"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,7 @@ class GraphedFunction:
         tolerance: float,
         memory_budget: int | None = None,
         results: Callable[[object], object] | None = None,
+        overlap: bool = True,
     ) -> None:
         if not callable(function):
             raise UsageError(f"grape.graph takes a function or a module, not {type(function).__name__}")
@@ -69,6 +70,7 @@ class GraphedFunction:
         self.__wrapped__ = function
         self._tolerance = tolerance
         self._memory_budget = memory_budget
+        self._overlap = overlap
         self._backend = backend
         self._results = results
         self._region: Region | None = None
@@ -140,6 +142,7 @@ class GraphedFunction:
             pairs=True,
             tolerance=self._tolerance,
             memory_budget=self._memory_budget,
+            overlaps=self._overlap,
             run=1,
         )
         function = self.__wrapped__
@@ -179,6 +182,7 @@ def graph(
     device: torch.device | str | None = None,
     tolerance: float = 0.0,
     memory_budget: int | str | None = None,
+    overlap: bool = True,
 ) -> GraphedFunction: ...
 
 
@@ -189,6 +193,7 @@ def graph(
     device: torch.device | str | None = None,
     tolerance: float = 0.0,
     memory_budget: int | str | None = None,
+    overlap: bool = True,
 ) -> Callable[[Callable[..., object]], GraphedFunction]: ...
 
 
@@ -198,17 +203,19 @@ def graph(
     device: torch.device | str | None = None,
     tolerance: float = 0.0,
     memory_budget: int | str | None = None,
+    overlap: bool = True,
 ) -> GraphedFunction | Callable[[Callable[..., object]], GraphedFunction]:
     """Wrap a function or module so that repeated calls replay CUDA graphs; use it as a decorator or a call.
 
     `device` chooses the backend (default: the current CUDA device, else the CPU reference). `tolerance` is the largest
     absolute difference accepted from operators that PyTorch documents as non-deterministic. `memory_budget` is the most
     device memory that the graphs may hold, in bytes or as text (``"2GB"``): the least useful executables go first, and
-    where not one fits the calls run eagerly. Raises `UsageError` for something that is not callable, a device that is
-    not supported, or a budget that is no size.
+    where not one fits the calls run eagerly. With `overlap`, operators that need nothing of each other run beside each
+    other on the device where that was measured to be faster, in calls that record no gradients. Raises `UsageError` for
+    something that is not callable, a device that is not supported, or a budget that is no size.
     """
     budget = budget_bytes(memory_budget)
     if function is None:
-        return lambda wrapped: graph(wrapped, device=device, tolerance=tolerance, memory_budget=budget)
+        return lambda wrapped: graph(wrapped, device=device, tolerance=tolerance, memory_budget=budget, overlap=overlap)
     backend = make_backend(torch.device(device)) if device is not None else None
-    return GraphedFunction(function, backend=backend, tolerance=tolerance, memory_budget=budget)
+    return GraphedFunction(function, backend=backend, tolerance=tolerance, memory_budget=budget, overlap=overlap)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from ...model.overlap import Overlapped, OverlapPlan
 from .protocol import Graph, Prepared
 
 __all__ = ["Executable", "NoExecutable", "UpdatableGraph"]
@@ -87,6 +88,11 @@ class UpdatableGraph(Graph, Protocol):
     @property
     def attachment(self) -> object:
         """The object to be handed over with the parameters; it is small, and keeps what the graph itself would."""
+
+    def settle_order(self, plan: OverlapPlan) -> Overlapped | None:
+        """Of a graph with branches, before anything else is asked of it: launch it with them and as one chain, and be
+        what was faster from then on. None where nothing could be measured, and it has its branches.
+        """
 
     def parameters(self) -> tuple[bytes, ...]:
         """Of each node. Defined where `topology` is not None."""

@@ -15,16 +15,19 @@ from typing import Literal, Protocol, TypeVar
 import torch
 
 from ...errors import CaptureError
-from ...model import Reason, Refused, RetryLater
+from ...model import Later, Reason, Refused, RetryLater
+from ...model.overlap import OverlapPlan
 
 __all__ = [
     "Backend",
+    "Branches",
     "CallTimer",
     "CaptureFailed",
     "FlagPoll",
     "Graph",
     "MemoryAccount",
     "MemoryMoved",
+    "OverlapLost",
     "Pool",
     "Prepared",
     "Reservation",
@@ -53,6 +56,17 @@ class CaptureFailed(CaptureError):
     def outcome(self) -> Refused | RetryLater:
         """The outcome of the call."""
         return Refused.because(_REASONS[self.code], what=self)
+
+
+class OverlapLost(CaptureFailed):
+    """Work was issued beside the operators, which has no place among the branches of a graph."""
+
+    def __init__(self) -> None:
+        super().__init__("GR405", "the device got work without an operator")
+
+    @property
+    def outcome(self) -> RetryLater:
+        return RetryLater(later=Later.OVERLAP, refused=Refused.because(Reason.CAPTURE_UNSUPPORTED, what=self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +134,22 @@ class Pool(Protocol):
     def nbytes(self) -> int: ...
 
 
+class Branches(Protocol):
+    """Issues the operators of a capture in lanes, which are branches of the graph."""
+
+    def on_lane(self, ordinal: int) -> AbstractContextManager[None]:
+        """Within the block the operator with this ordinal is issued, behind those that it waits for.
+
+        Raises `OverlapLost` where something that was no operator has been issued since the last one.
+        """
+
+    def keep(self, ordinal: int, result: object) -> None:
+        """The operator made this: its memory is kept until the capture is over where other lanes use it."""
+
+    def aside(self) -> None:
+        """What was issued just now outside of `on_lane`, on the stream of the capture, is known to be right there."""
+
+
 class FlagPoll(Protocol):
     """Brings truth values to the host without making anybody wait: what is posted arrives some time later, in order."""
 
@@ -185,6 +215,19 @@ class Backend(Protocol):
     @property
     def conditional_bodies(self) -> bool:
         """True where a capture can record bodies that each replay decides on: `if_body`, `while_body`."""
+
+    @property
+    def overlaps(self) -> bool:
+        """True where a capture can have branches."""
+
+    def prepare_branches(self, plan: OverlapPlan) -> None:
+        """Do what the first capture with so many lanes needs. Idempotent; not inside a capture."""
+
+    def branches(self, plan: OverlapPlan) -> AbstractContextManager[Branches]:
+        """Within `capture`: operators that are issued in the block run, at replay, in the lanes of the plan.
+
+        Raises `OverlapLost` at the end of the block, too.
+        """
 
     def prepare_bodies(self) -> None:
         """Do what the first body needs, so that a capture can hold one. Idempotent; not inside a capture.

@@ -279,8 +279,7 @@ class _Attempt:
         verified: str,
         started: float,
     ) -> Entry:
-        call, snapshot = eager.call, self.snapshot
-        verification, alike = self.verification, self.request.alike
+        call, snapshot, verification, alike = eager.call, self.snapshot, self.verification, self.request.alike
         assert verification is not None
         self.placeholders.settle([one.placeholders for one in alike])
         external = [tensor.untyped_storage() for tensor in snapshot.externals.values()]
@@ -305,6 +304,7 @@ class _Attempt:
             verified=verified,
             arms=run.arms,
             checked=run.checked,
+            overlapped=run.overlapped,
             replay_ms=verification.replay_ms,
             capture_ms=(time.perf_counter() - started) * 1e3,
             shapes=", ".join(str(tuple(leaf.shape)) for leaf in self.layout.leaves[:4]),
@@ -316,8 +316,8 @@ class _Attempt:
     def fill_placeholders(self) -> None:
         """Put there what the eager call was given."""
         ready = self.placeholders.copied
-        inputs = [self.snapshot.inputs.get(i, self.layout.leaves[i]) for i in ready]
-        self.backend.copy([self.placeholders.target(i) for i in ready], [distinct(t) for t in inputs])
+        inputs = [distinct(self.snapshot.inputs.get(i, self.layout.leaves[i])) for i in ready]
+        self.backend.copy([self.placeholders.target(i) for i in ready], inputs)
 
     def admit(self, graph: Graph, eager: EagerRun, run: CapturedRun) -> tuple[Graph, str]:
         """The graph as it will be replayed, and how its replay compares with eager. Raises where it is not right."""

@@ -53,6 +53,8 @@ class Request:
     """Where the time of the comparison is booked."""
     next: Sequence[Entry]
     """The graphs that are likely to read what this one returns."""
+    overlaps: bool = True
+    """Operators may run beside each other: see `plan_overlap`."""
     alike: Sequence[Entry] = ()
     """Other graphs of the region: what is equal there is kept once."""
     landing: Mapping[str, tuple[str, int]] = field(default_factory=dict)

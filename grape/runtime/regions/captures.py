@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ...model import Decision, Later, NoMemory, NoRoom, Reason, Refused, RetryLater, ScalarChange, Trace
 from ...model.call import Args, Kwargs
+from ...model.overlap import Overlapped
 from ...model.sizes import size_text
 from ..accounts import policy
 from ..accounts.memory import apply_budget, beside, budget_without_room, enforce_budget, leave_eager, no_room
@@ -59,6 +60,9 @@ class Captures:
         self._plain: set[object] = set()
         self._faithful: set[object] = set()
         self._doubted: set[object] = set()
+        self._overlaps = True
+        self.overlapped: Overlapped | None = None
+        """What branches gained in the last graph that had some."""
         self._failures = 0
         self._out_of_memory: Counter[int] = Counter()
         self._addresses: dict[str, tuple[int, int]] = {}
@@ -195,6 +199,7 @@ class Captures:
             backwards=shape.backwards if self._region.may_pair else None,
             paused=context.paused,
             attention=context.attention,
+            overlaps=self._overlaps and context.overlaps,
             alike=entries[-ALIKE:],
         )
         apply_budget(context)
@@ -203,9 +208,14 @@ class Captures:
         outcome = captured.outcome
         self._faithful |= captured.faithful
         later = outcome.later if isinstance(outcome, RetryLater) else None
+        if later is Later.OVERLAP and self._overlaps:
+            self._overlaps = False
+            return captured.result
         if later in (Later.WRITES, Later.FORMS) and self._is_unlikely(shape, captured.plain):
             later = Later.UNSETTLED  # a kernel gave other bits, as some do now and then
         if isinstance(outcome, Entry):
+            if outcome.overlapped is not None:
+                self.overlapped, self._overlaps = outcome.overlapped, outcome.overlapped.applied
             if not shape.entries:  # else what the guards found changed explains another trace
                 self._observer.audit(shape, captured.trace, captured.found)
             self._observer.note(shape, captured.trace)

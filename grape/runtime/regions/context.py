@@ -98,6 +98,8 @@ class RegionContext:
     """True where graphs that were verified serve calls. Where nothing gets faster they are only checked, and let go."""
     unhurried: bool = False
     """True where looking on and capturing may take as long as they take: for tests, and to see how graphs behave."""
+    overlaps: bool = True
+    """Operators that need nothing of each other may run beside each other in a graph."""
     attention: Attention = field(default_factory=Attention)
     """The account of what Grape takes of the time of the cell that runs."""
     stand_aside: Callable[[], None] = lambda: None

@@ -9,6 +9,7 @@ from sys import getrefcount
 
 import torch
 
+from ...model.overlap import Overlapped
 from ..accounts.replay_counts import ReplayCounts
 from ..backends.executables import NoExecutable
 from ..backends.protocol import Backend, Graph, MemoryMoved
@@ -92,6 +93,8 @@ class Entry:
     """Which branches a replay took, where the device decides; one that was not compared yet is not used."""
     checked: bool = False
     """True where the region asserts something about tensors: after each replay the host reads whether that held."""
+    overlapped: Overlapped | None = None
+    """Of a graph that was captured with branches: what they gain."""
     nodes: int = 0
     """Of autograd, that an eager call makes; see `node_numbers`."""
     acted: bool = False

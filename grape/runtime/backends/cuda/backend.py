@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import torch
 from torch.cuda._utils import _get_device_index
 
+from ....model.overlap import OverlapPlan
 from ....profiling import CudaCallTimer, spare_children
 from ....quiet import without_collections, without_warnings
 from ....streams.cuda_warmup import warm_products
 from ..autocast_cache import autocast_cache_off
 from ..operators import copy_each
 from ..protocol import CallTimer, CaptureFailed, MemoryAccount, Pool
+from .branches import CudaBranches, lane_streams
 from .conditional import Bodies
 from .driver import load
 from .executables.executable import Executables
@@ -82,6 +84,8 @@ class CudaBackend:
         self._apart: weakref.WeakSet[CudaPool] = weakref.WeakSet()
         """Graphs in pools of their own, and those pools: who asked for them releases them."""
         self._warm = False
+        self._branches: CudaBranches | None = None
+        """Those of the capture that runs: they live until it is over."""
 
     def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device=self.device)
@@ -108,7 +112,7 @@ class CudaBackend:
         assert pool is None or isinstance(pool, CudaPool)
         handle = self._pool if pool is None else pool.handle
         assert handle is not None
-        current = torch.cuda.current_stream(self.device)
+        current, self._branches = torch.cuda.current_stream(self.device), None
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._stream.wait_stream(current)
         with (
@@ -138,6 +142,7 @@ class CudaBackend:
             except RuntimeError as error:
                 self._recover(handle)
                 raise CaptureFailed("GR405", f"the capture was invalidated: {_first_line(error)}") from error
+        self._branches = None
         current.wait_stream(self._stream)
         nodes = _count_nodes(graph) + (watch.body_nodes if watch is not None else 0)
         kept = (self._anchor, self._bodies.kept if self._bodies is not None else None) if pool is None else pool
@@ -152,6 +157,25 @@ class CudaBackend:
         updatable = UpdatableCudaGraph(self._executables, graph, nodes=nodes, draws=watch.drew, pool=kept)
         self._graphs.add(updatable)
         return updatable, result
+
+    @property
+    def overlaps(self) -> bool:
+        return self._executables is not None
+
+    def prepare_branches(self, plan: OverlapPlan) -> None:
+        lane_streams(self.device, plan.lanes - 1, apart_from=self._stream)
+
+    @contextmanager
+    def branches(self, plan: OverlapPlan) -> Iterator[CudaBranches]:
+        assert self._executables is not None
+        others = lane_streams(self.device, plan.lanes - 1, apart_from=self._stream)
+        branches = self._branches = CudaBranches(plan, self._executables.driver, self._stream, others)
+        try:
+            yield branches
+            branches.join()
+        except BaseException:
+            branches.abandon()
+            raise
 
     @contextmanager
     def _watching(self) -> Iterator[CaptureWatch | None]:

@@ -22,6 +22,7 @@ OUT_OF_MEMORY = 2
 NOT_SUPPORTED = 801
 
 _WITH_EDGES = {
+    "cuGraphAddDependencies": "cuGraphAddDependencies_v2",
     "cuGraphAddNode": "cuGraphAddNode_v2",
     "cuGraphGetEdges": "cuGraphGetEdges_v2",
     "cuStreamGetCaptureInfo": "cuStreamGetCaptureInfo_v3",

@@ -28,9 +28,11 @@ from typing import Literal, TypeVar
 
 import torch
 
+from ....model.overlap import OverlapPlan
 from ....profiling import HostCallTimer
 from ..autocast_cache import autocast_cache_off
 from ..protocol import CaptureFailed, MemoryAccount, Pool
+from .branches import ReferenceBranches
 from .capture import CaptureMode
 from .executable import ReferenceExecutable, ReferenceGraph
 from .graph import IfStep, IterationBound, LaunchQueue, Program, WhileStep, every_step
@@ -104,6 +106,7 @@ class ReferenceBackend:
     kind: Literal["tape"] = "tape"
     updatable = True
     conditional_bodies = True
+    overlaps = True
     flag_lag = 2
 
     def __init__(self, *, poison: bool = False, node_bytes: int = 0, capacity_bytes: int | None = None) -> None:
@@ -186,6 +189,15 @@ class ReferenceBackend:
 
     def prepare_bodies(self) -> None:
         """Nothing to prepare."""
+
+    def prepare_branches(self, plan: OverlapPlan) -> None:
+        """Nothing to prepare."""
+
+    @contextmanager
+    def branches(self, plan: OverlapPlan) -> Iterator[ReferenceBranches]:
+        branches = self._recording().branches(plan)
+        yield branches
+        branches.join()
 
     def if_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
         return self._recording().body(pred, IfStep)

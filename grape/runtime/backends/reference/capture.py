@@ -13,8 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from ....model.call import Args, Kwargs
+from ....model.overlap import OverlapPlan
 from ..operators import ALLOCATIONS, Operator, base_name, decompose, draws, is_composite
 from ..protocol import CaptureFailed
+from .branches import ReferenceBranches
 from .graph import Attachment, Constant, External, Operation, Program, Step
 from .memory import Arena, Lenders, alias, bare, poison
 from .metadata import Probe, probe
@@ -79,6 +81,10 @@ class CaptureMode(TorchDispatchMode):
             if not self._depth:
                 self._used_in_bodies.clear()
         self._steps.append(make(condition, steps))
+
+    def branches(self, plan: OverlapPlan) -> ReferenceBranches:
+        """What is recorded from here on, until they are joined, runs in the lanes of the plan."""
+        return ReferenceBranches(plan, self._steps, self._arena)
 
     def finish(self, *, debug_poison: bool) -> Program:
         """What was recorded. Call it when the body's locals are gone and its result is still held.

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ....model.overlap import OverlapPlan
 from .graph import Attachment, Constant, LaunchQueue, Program, every_step
 from .nodes import Node, assemble, fingerprint, fits, flat, read, structure_of, write
 
@@ -110,6 +111,9 @@ class ReferenceGraph:
 
     def drew(self, before: object, after: object) -> None:
         """Its operators draw from the generator as eager ones do."""
+
+    def settle_order(self, plan: OverlapPlan) -> None:
+        """Nothing runs beside anything here, so nothing is measured."""
 
     @property
     def topology(self) -> str | None:

@@ -65,7 +65,9 @@ class Arena:
 
     def __init__(self) -> None:
         self._blocks: dict[int, _Block] = {}
-        self._free: defaultdict[int, list[_Block]] = defaultdict(list)
+        self._free: defaultdict[tuple[int, int], list[_Block]] = defaultdict(list)
+        self.lane = 0
+        """As an allocator gives memory back to the stream that it was made on, a block stays with its lane."""
 
     @property
     def nbytes(self) -> int:
@@ -83,7 +85,7 @@ class Arena:
         last = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
         nbytes = (last + 1) * dtype.itemsize
         size = _block_size(nbytes)
-        free = self._free[size]
+        free = self._free[self.lane, size]
         if free:
             block = free.pop()
         else:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 
 from ....model import Reason, Refused
 from ....model.call import Args, Kwargs
+from ....model.overlap import Overlapped, OverlapPlan, plan_overlap
 from ....quiet import without_warnings
 from ....tracing import Recorder
+from ...backends.executables import UpdatableGraph
 from ...backends.protocol import CaptureFailed, Graph
 from ...buffers.placeholders import Placeholders
 from ...buffers.slots import Slot
@@ -49,6 +52,8 @@ class CapturedRun:
     arms: Arms | None
     checked: bool
     """True where the code asserts something about tensors."""
+    overlapped: Overlapped | None = None
+    """Of a graph that was captured with branches: what they gain."""
 
 
 @dataclass(kw_only=True)
@@ -66,6 +71,7 @@ class InStep:
     hidden: Mapping[int, torch.Tensor]
     draws: HostDraws
     surveyed: Surveyed | None
+    plan: OverlapPlan | None = field(default=None, init=False)
 
     def capture(self) -> CapturedRun:
         """Raises `Stop`, CaptureFailed and torch.OutOfMemoryError; then the graph is released."""
@@ -82,6 +88,9 @@ class InStep:
         lowering = None
         if self.surveyed is not None:
             lowering = NodeLowering(request.backend, self.surveyed.choices, lockstep.outside)
+        self.plan = self._planned(forms)
+        if self.plan is not None:
+            request.backend.prepare_branches(self.plan)
         graph, result = self._run(args, kwargs, lockstep, lowering)
         try:
             lockstep.finish()
@@ -92,6 +101,7 @@ class InStep:
             if lowering is not None:
                 check_ties(lowering, leaving, given, self.guards)
             output_spec = self._write_output_spec(entering, leaving, recorder)
+            overlapped = cast(UpdatableGraph, graph).settle_order(self.plan) if self.plan is not None else None
         except Diverged as diverged:
             graph.release()
             raise Stop(divergence(diverged)) from None
@@ -108,7 +118,14 @@ class InStep:
             draws=self.draws,
             arms=lowering.arms if lowering is not None else None,
             checked=bool(lowering.checks) if lowering is not None else False,
+            overlapped=overlapped,
         )
+
+    def _planned(self, redirected: Collection[int]) -> OverlapPlan | None:
+        request = self.request
+        if self.surveyed is not None or request.executables is None or not request.backend.overlaps:
+            return None
+        return plan_overlap(self.eager.call.trace, redirected) if request.overlaps else None
 
     def _run(
         self, args: Args, kwargs: Kwargs, lockstep: Lockstep, lowering: NodeLowering | None
@@ -124,6 +141,8 @@ class InStep:
                     stack.enter_context(EffectBan(request.tracer.positions))
                     stack.enter_context(lowering.active())
                 stack.enter_context(without_warnings())  # the eager run has shown them
+                if self.plan is not None:
+                    lockstep.branches = stack.enter_context(backend.branches(self.plan))
                 result = request.function(*args, **kwargs)
             self._finish_gradients()
             return result

@@ -25,6 +25,7 @@ from ....tracing import (
     UnseenMode,
     contents_of,
 )
+from ...backends.protocol import Branches
 
 __all__ = ["Diverged", "HostConstants", "Lockstep"]
 
@@ -65,6 +66,8 @@ class Lockstep(TorchDispatchMode):
         self._next = 0
         self._suspended = False
         self._contents: object = None
+        self.branches: Branches | None = None
+        """Where the capture has some: operators are issued in their lanes."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -97,7 +100,12 @@ class Lockstep(TorchDispatchMode):
             found = self._recorder.after(before, func, args, kwargs, result, self._at(), 0)
             raise Diverged(expected, found)
         self._next += 1
-        result = self._result(expected, func, args, kwargs)
+        if self.branches is None:
+            result = self._result(expected, func, args, kwargs)
+        else:
+            with self.branches.on_lane(expected.ordinal):
+                result = self._result(expected, func, args, kwargs)
+            self.branches.keep(expected.ordinal, result)
         at = (expected.user, expected.inner)
         found = self._recorder.after(before, func, args, kwargs, result, at, 0, self._contents)
         self._contents = None
@@ -130,7 +138,10 @@ class Lockstep(TorchDispatchMode):
             raise Diverged(expected, None)
         with self.outside():
             self._contents = contents_of(host)
-            return self._reference.arrivals[expected.ordinal].clone()
+            made = self._reference.arrivals[expected.ordinal].clone()
+            if self.branches is not None:
+                self.branches.aside()
+            return made
 
     @contextmanager
     def outside(self) -> Iterator[None]:

@@ -68,7 +68,7 @@ class Executables:
         self.meter = meter or ExecutableMeter(device)
         self.writer = NodeWriter(driver)
         self.random = RandomPrologue(driver, device)
-        self._instantiation = Instantiation(driver)
+        self.instantiation = Instantiation(driver)
         self._made: weakref.WeakSet[CudaExecutable] = weakref.WeakSet()
 
     @functools.cached_property
@@ -87,7 +87,7 @@ class Executables:
         driver = self.driver
         graph = driver.types.CUgraph(source.graph.raw_cuda_graph())
         with torch.cuda.device(self.device), driver.relaxed():
-            handle = self.meter.made(nodes, lambda: self._instantiation.of(graph))
+            handle = self.meter.made(nodes, lambda: self.instantiation.of(graph))
         made = CudaExecutable(self, handle, source.hold(), inspected, nodes, attachment)
         self._made.add(made)
         return made
@@ -105,7 +105,7 @@ class Executables:
         for made in list(self._made):
             made.release()
         with torch.cuda.device(self.device), self.driver.relaxed():
-            self._instantiation.close()
+            self.instantiation.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,197 @@
+"""Which operators of a call may run beside each other: computed from its trace, followed by its capture.
+
+The idea is Opara's ("Exploiting Operator Parallelism for Expediting DNN Inference on GPUs"): operators that need
+nothing of each other are captured on several streams, so that the graph has branches where the code has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from .trace import OpRecord, Trace
+
+__all__ = ["MOST_LANES", "OverlapPlan", "Overlapped", "longest_chain", "plan_overlap"]
+
+MOST_LANES = 8
+"""Each takes a workspace of cuBLAS, 32 MiB on Hopper."""
+WORTH = 1.15
+"""A plan is made where its lanes are expected to take so much less; what they do take is measured."""
+FEWEST = 8
+"""Operators below which nothing is planned."""
+BYTES = 16e6
+"""An operator that reads and writes so much takes, roughly, as long again as one that reads and writes nothing."""
+CROSSING = 0.1
+"""The cost of waiting for another lane, in operators."""
+
+_WORKS = frozenset({"compute", "transfer-in"})
+_IDLE = frozenset({"view", "host-read", "host"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlapPlan:
+    """The lane of each operator that works on the device, by ordinal; lane 0 is the stream that is captured anyway.
+
+    Inside of a lane operators keep their order. `waits` names, by ordinal, operators of other lanes that have to be
+    done before. What operators named in `held` made is used in several lanes: nobody may get its memory before the
+    capture is over, for an allocator orders reuse inside of one stream only. `operators` are all that work, `chain` are
+    those of the longest chain in which each needs the one before.
+    """
+
+    lanes: int
+    lane: Mapping[int, int]
+    waits: Mapping[int, tuple[int, ...]]
+    held: frozenset[int]
+    operators: int
+    chain: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlapped:
+    """A graph with branches beside the same graph in one chain: milliseconds of a launch on the device.
+
+    `applied`: the branches were measured to be faster and are used. Else the graph is a chain.
+    """
+
+    operators: int
+    chain: int
+    lanes: int
+    chained_ms: float
+    branched_ms: float
+    applied: bool
+
+
+def plan_overlap(trace: Trace, alone: Collection[int] = (), most: int = MOST_LANES) -> OverlapPlan | None:
+    """A plan for at most so many lanes; None where it could not be right, or is not expected to pay.
+
+    Only calls that leave nothing but results have one: nothing from outside is written, no gradient recorded, no random
+    number drawn. Operators named in `alone` write memory that others may know by another name: what comes before them
+    in the code is done before, what comes behind waits for them.
+    """
+    if not _may_overlap(trace) or sum(op.kind in _WORKS for op in trace.ops) < FEWEST:
+        return None
+    schedule = _Schedule(most)
+    for op in trace.ops:
+        if op.kind in _WORKS:
+            schedule.place(op, is_alone=op.ordinal in alone)
+    lanes = 1 + max(schedule.lane.values())
+    if lanes == 1 or schedule.serial < WORTH * max(schedule.ends):
+        return None
+    return OverlapPlan(
+        lanes=lanes,
+        lane=schedule.lane,
+        waits={ordinal: found for ordinal, found in schedule.waits.items() if found},
+        held=schedule.held(),
+        operators=len(schedule.lane),
+        chain=longest_chain(trace),
+    )
+
+
+def longest_chain(trace: Trace) -> int:
+    """Operators that work on the device and need each other, one behind the other: no graph can have a shorter path."""
+    flow = _Flow()
+    depth: dict[int, int] = {}
+    for op in trace.ops:
+        if op.kind in _WORKS:
+            depth[op.ordinal] = 1 + max((depth[needed] for needed in flow.needs(op)), default=0)
+    return max(depth.values(), default=0)
+
+
+def _may_overlap(trace: Trace) -> bool:
+    if trace.needs_grad or trace.cut:
+        return False
+    born: set[int] = set()
+    for op in trace.ops:
+        if op.kind not in _WORKS | _IDLE or not born.issuperset(op.written):
+            return False
+        born.update(op.born)
+    return True
+
+
+class _Flow:
+    """Who wrote each storage last, and who has read it since."""
+
+    def __init__(self) -> None:
+        self._wrote: dict[int, int] = {}
+        self._read: dict[int, list[int]] = {}
+
+    def needs(self, op: OpRecord) -> set[int]:
+        """Ordinals of the operators before that this one needs, which is the next."""
+        given, changed = {view.storage for view in op.tensors()}, set(op.written)
+        found = {self._wrote[storage] for storage in given | changed if storage in self._wrote}
+        for storage in changed:
+            found.update(self._read.get(storage, ()))
+        for storage in given - changed:
+            self._read.setdefault(storage, []).append(op.ordinal)
+        for storage in changed.union(op.born):
+            self._wrote[storage], self._read[storage] = op.ordinal, []
+        return found
+
+
+class _Schedule:
+    """Operators in the order of the code, each where it is expected to begin first."""
+
+    def __init__(self, most: int) -> None:
+        self.ends = [0.0] * most
+        self.serial = 0.0
+        self.lane: dict[int, int] = {}
+        self.waits: dict[int, tuple[int, ...]] = {}
+        self._flow = _Flow()
+        self._done: dict[int, float] = {}
+        self._last: list[int | None] = [None] * most
+        self._known: list[dict[int, int]] = [{} for _ in range(most)]
+        """For each lane, by other lane: how far that one is known to be done."""
+        self._knew: dict[int, dict[int, int]] = {}
+        self._fence: int | None = None
+        self._home: dict[int, int] = {}
+        """By storage: the operator that made it."""
+        self._crossing: set[int] = set()
+
+    def place(self, op: OpRecord, *, is_alone: bool) -> None:
+        needs = self._flow.needs(op)
+        if is_alone:
+            needs.update(last for last in self._last if last is not None)
+        if self._fence is not None:
+            needs.add(self._fence)
+        cost = 1 + sum(view.nbytes for view in (*op.tensors(), *op.outputs)) / BYTES
+        lane = 0 if is_alone or op.kind != "compute" else self._best(needs)
+        begins = self._begins(lane, needs)
+        self._wait(op.ordinal, lane, needs)
+        self.lane[op.ordinal], self._last[lane] = lane, op.ordinal
+        self.ends[lane] = self._done[op.ordinal] = begins + cost
+        self.serial += cost
+        self._known[lane][lane] = op.ordinal
+        self._knew[op.ordinal] = dict(self._known[lane])
+        if is_alone:
+            self._fence = op.ordinal
+        self._note_memory(op, lane)
+
+    def held(self) -> frozenset[int]:
+        return frozenset(self._crossing)
+
+    def _best(self, needs: set[int]) -> int:
+        last = [self._last[lane] in needs for lane in range(len(self.ends))]
+        return min(range(len(self.ends)), key=lambda lane: (self._begins(lane, needs), not last[lane], lane))
+
+    def _begins(self, lane: int, needs: set[int]) -> float:
+        done = (self._done[needed] + (CROSSING if self.lane[needed] != lane else 0) for needed in needs)
+        return max(self.ends[lane], *done, 0.0)
+
+    def _wait(self, ordinal: int, lane: int, needs: set[int]) -> None:
+        """Of the latest operator in each other lane only, and not for what the lane has waited for already."""
+        known, waits = self._known[lane], []
+        for needed in sorted(needs, reverse=True):
+            other = self.lane[needed]
+            if other != lane and known.get(other, -1) < needed:
+                waits.append(needed)
+                for one, done in self._knew[needed].items():
+                    known[one] = max(known.get(one, -1), done)
+        self.waits[ordinal] = tuple(waits)
+
+    def _note_memory(self, op: OpRecord, lane: int) -> None:
+        for storage in op.born:
+            self._home[storage] = op.ordinal
+        for view in (*op.tensors(), *op.outputs):
+            home = self._home.get(view.storage)
+            if home is not None and self.lane[home] != lane:
+                self._crossing.add(home)

@@ -1,0 +1,130 @@
+"""Graphs with branches: operators that need nothing of each other run at once, and give the same bits."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import grape
+from grape.model.overlap import Overlapped
+from grape.runtime import GraphedFunction
+from grape.runtime.backends.cuda import ordering
+from tests.property.branching import branching
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
+PROGRAMS = 60
+
+
+class Experts(nn.Module):
+    def __init__(self, width: int = 256, experts: int = 8) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)) for _ in range(experts)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([expert(x) for expert in self.experts]).sum(0)
+
+
+def overlapped(served: GraphedFunction) -> Overlapped | None:
+    assert served._region is not None
+    return served._region.captures.overlapped
+
+
+def agrees(plain: object, served: GraphedFunction, calls: int = 30) -> None:
+    assert callable(plain)
+    for _ in range(calls):
+        x = torch.randn(32, 256, device="cuda")
+        assert torch.equal(plain(x), served(x))
+
+
+def test_branches_that_pay_are_kept() -> None:
+    model = Experts().cuda().eval()
+    served = grape.graph(model)
+    agrees(model, served)
+    found = overlapped(served)
+    assert found is not None and found.applied and found.lanes > 2
+    assert found.branched_ms < found.chained_ms / ordering.AT_LEAST
+    evidence = served.evidence()
+    assert evidence is not None and evidence.replays > 20
+
+
+def test_branches_that_do_not_pay_become_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ordering, "AT_LEAST", 1e9)
+    model = Experts().cuda().eval()
+    served = grape.graph(model)
+    agrees(model, served)
+    found = overlapped(served)
+    assert found is not None and not found.applied
+    graph = served._region.entries[0].graph  # type: ignore[union-attr]
+    assert graph.nodes > 20
+
+
+def test_several_shapes_share_what_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Experts().cuda().eval()
+    served = grape.graph(model)
+    for _ in range(12):
+        for rows in (8, 16, 24):
+            x = torch.randn(rows, 256, device="cuda")
+            assert torch.equal(model(x), served(x))
+    evidence = served.evidence()
+    assert evidence is not None and evidence.replays > 15
+
+
+def test_random_functions_agree_bit_by_bit(request: pytest.FixtureRequest) -> None:
+    more = int(request.config.getoption("--grape-random"))
+    draw, graphed, branched = random.Random() if more else random.Random(7), 0, 0
+    for _ in range(more or PROGRAMS):
+        source, function = branching(draw, torch.device("cuda"), draw.choice((20, 40, 80)))
+        served = grape.graph(function)
+        for _ in range(16):
+            x = torch.randn(8, 8, device="cuda")
+            for mine, theirs in zip(function(x), served(x), strict=True):
+                assert torch.equal(mine.nan_to_num(7), theirs.nan_to_num(7)), source
+        evidence, found = served.evidence(), overlapped(served)
+        graphed += evidence is not None and evidence.replays > 0
+        branched += found is not None and found.applied
+        served.release()
+    print(f"{graphed} graphed, {branched} with branches, of {more or PROGRAMS}")
+    assert graphed > 0.9 * (more or PROGRAMS)
+    assert branched > 0.2 * (more or PROGRAMS)
+
+
+def test_work_without_an_operator_ends_the_branches() -> None:
+    triton = pytest.importorskip("triton")
+    language = pytest.importorskip("triton.language")
+
+    @triton.jit
+    def double(pointer, size: language.constexpr):  # type: ignore[no-untyped-def]
+        where = pointer + language.arange(0, size)
+        language.store(where, 2 * language.load(where))
+
+    model = Experts().cuda().eval()
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        hidden = model(x)
+        double[(1,)](hidden, 256)
+        return model(hidden)
+
+    served = grape.graph(work)
+    agrees(work, served, calls=20)
+    found = overlapped(served)
+    assert found is None or not found.applied
+
+
+def test_a_stream_of_the_person_ends_the_branches() -> None:
+    model, beside = Experts().cuda().eval(), torch.cuda.Stream()
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        hidden = model(x)
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            other = hidden * 2
+        torch.cuda.current_stream().wait_stream(beside)
+        return model(hidden) + other
+
+    served = grape.graph(work)
+    agrees(work, served, calls=20)
