@@ -150,6 +150,42 @@ def test_containers_go_from_stage_to_stage() -> None:
         assert same(value, samples[number]["x"] * 3) and rest == [f"frame {number}", None]
 
 
+def test_views_that_share_memory() -> None:
+    def first(x: torch.Tensor) -> Any:
+        y = x * 2
+        wide = torch.zeros(300, dtype=torch.float64)
+        return {"all": y, "half": y[:, 1:5], "turned": y.t(), "again": y, "late": wide[201:203], "none": y[:0]}
+
+    def second(given: Any) -> torch.Tensor:
+        assert given["all"] is given["again"] and given["turned"].stride() == (1, 8)
+        assert given["late"].data_ptr() % 64 == 201 * 8 % 64  # what alignment chooses kernels
+        assert given["none"].shape == (0, 8)
+        given["half"].add_(1)
+        given["late"].add_(1)
+        return given["all"] @ given["turned"] + given["late"].sum()
+
+    assert all(map(same, grape.pipeline([first, second])(frames(9)), one_by_one([first, second], frames(9))))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.arange(6).to_sparse(),
+        torch.randn(3, dtype=torch.complex64).conj(),
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.randn(3, 1).expand(3, 4),
+        torch.tensor(3),
+        nn.Parameter(torch.ones(2)),
+    ],
+    ids=["sparse", "conjugated", "channels last", "expanded", "scalar", "parameter"],
+)
+def test_tensors_of_all_kinds(value: torch.Tensor) -> None:
+    (found,) = grape.pipeline([lambda x: x])([value])
+    assert found is not value and not found.requires_grad and found.layout == value.layout
+    assert torch.equal(found.to_dense(), value.to_dense()) if value.is_sparse else torch.equal(found, value)
+    assert value.is_sparse or found.stride() == value.stride()
+
+
 def test_results_are_the_callers_and_samples_too() -> None:
     """The caller overwrites both, and a stage returns its own state."""
     state = torch.zeros(4, 8)

@@ -33,8 +33,9 @@ class StageBackend(CudaBackend):
         return False
 
     def capture(self, body: Callable[[], T], pool: Pool | None = None) -> tuple[CudaGraph | UpdatableCudaGraph, T]:
-        """As any backend's, while the device is idle: up to torch 2.12 the beginning of a capture writes seed and offset
-        where the kernels of others, which may be at work, read theirs.
+        """As any backend's, while the device is idle.
+
+        Up to torch 2.12 the beginning of a capture writes seed and offset where kernels of others read theirs.
         """
         self.synchronize()
         try:

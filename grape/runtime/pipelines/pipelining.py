@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any
 
@@ -68,35 +68,41 @@ def pipeline(
     return Pipeline(made, depth or len(made), own)
 
 
+Owners = Sequence[torch.cuda.Stream]
+
+
 class _Flight:
-    """A sample on its way. `held` is memory that stages may still read, `owners` the streams that memory belongs to."""
+    """A sample on its way, `done` behind some events. `held` is memory that stages may still read, `owners` are the
+    streams of the caller to which that of sample and result belongs.
+    """
 
     def __init__(self, result: object, held: list[object], done: list[torch.cuda.Event], owners: Owners) -> None:
+        self.done = done
         self._result = result
         self._held = held
-        self._done = done
         self._owners = owners
 
     def hand_over(self, current: Owners) -> object:
         """The result, for the current streams, which wait until it is there."""
         self._settle(current)
         result, self._result = self._result, None
+        if any(stream not in self._owners for stream in current):
+            result = copied(result)  # whoever gets it lets go of it in the order of his own stream
+            for owner in self._owners:
+                for stream in current:
+                    owner.wait_event(stream.record_event())
         return result
 
     def _settle(self, current: Owners = ()) -> None:
         """What the owners of the memory do from now on comes after all that the stages do with it."""
-        done, self._done = self._done, []
-        for stream in {*self._owners, *current}:
-            for event in done:
+        for stream in {*self._owners, *current} if self._held else ():
+            for event in self.done:
                 stream.wait_event(event)
         self._held = []
 
     def __del__(self) -> None:
-        if self._done and not torch.cuda._is_in_bad_fork():
+        if self._held and self.done and not torch.cuda._is_in_bad_fork():
             self._settle()
-
-
-Owners = Sequence[torch.cuda.Stream]
 
 
 class Pipeline:
@@ -117,6 +123,8 @@ class Pipeline:
         self._loop: object = None
         self._last: list[torch.cuda.Event] = []
         """When the sample that was issued last is done."""
+        self._free: list[torch.cuda.Event] = []
+        """When memory of stages that was let go of is free: what is issued from now on comes behind."""
         self._closed = False
         self._devices = list(dict.fromkeys(stage.device for stage in stages if stage.device.type == "cuda"))
         self._serial = None if self._devices else "there is no GPU among the devices"
@@ -145,7 +153,7 @@ class Pipeline:
         self._check()
         if not hasattr(samples, "__iter__") and not hasattr(samples, "__getitem__"):
             raise UsageError(f"a pipeline needs samples to iterate over, not a {type(samples).__name__}")
-        self._flights.clear()
+        self._drop()
         self._loop = loop = object()
         return self._results(iter(samples), loop)
 
@@ -231,8 +239,17 @@ class Pipeline:
         return [self._take()] if len(self._flights) >= self._depth else []
 
     def _take(self) -> object:
+        flight = self._flights.popleft()
         with streams.aside():
-            return self._flights.popleft().hand_over(self._current(self._devices))
+            result = flight.hand_over(self._current(self._devices))
+        self._free = flight.done
+        return result
+
+    def _drop(self) -> None:
+        """Let go of what is under way."""
+        if self._flights:
+            self._flights.clear()
+            self._free = self._last
 
     def _devices_beside(self, sample: object) -> list[torch.device]:
         """Those of the stages, and where the sample comes from."""
@@ -247,8 +264,7 @@ class Pipeline:
     def _issue(self, sample: object) -> _Flight:
         """Put one sample through all stages. What memory they use is free again when the flight is settled.
 
-        Memory of a stage belongs to its stream. What is issued there later comes behind the end of this flight, for it
-        waits for the caller's streams, which waited for it, or for `_last`.
+        Memory of a stage belongs to its stream. Once it is let go of, what is issued there comes behind `_free`.
         """
         looking = self._looked_at < LOOKED_AT
         current = self._current(self._devices_beside(sample))
@@ -256,7 +272,7 @@ class Pipeline:
             self._versions.remember()
         value = copied(sample)
         began = [stream.record_event() for stream in current]
-        after = [*began, *self._last] if looking or self._serial is not None else began
+        after = [*began, *(self._last if looking or self._serial is not None else self._free)]
         held = [value]
         try:
             for number, stage in enumerate(self._stages):
@@ -276,10 +292,11 @@ class Pipeline:
 
     def _of_the_caller(self, current: Owners) -> Callable[[torch.Tensor], torch.Tensor]:
         """Memory of results belongs to the caller's streams, as that of any tensor that he makes."""
-        streams_of = {stream.device: stream for stream in current}
 
         def take(tensor: torch.Tensor) -> torch.Tensor:
-            with torch.cuda.stream(streams_of.get(tensor.device)):
+            with ExitStack() as stack:
+                for stream in current:
+                    stack.enter_context(torch.cuda.stream(stream))
                 return like(tensor)
 
         return take
@@ -289,6 +306,7 @@ class Pipeline:
         for stage in self._stages:
             for stream in current:
                 stage.hold_up(stream)
+        self._free = [stream.record_event() for stream in current]
 
     def _looked(self) -> None:
         """Once enough was seen: may the stages overlap, and what must none of them write?"""
@@ -307,7 +325,7 @@ class Pipeline:
 
     def _late_write(self, number: int) -> UsageError:
         """Stages that use what was written were at work: their results cannot be told from wrong ones."""
-        self._flights.clear()
+        self._drop()
         self._versions = None
         self._serial = f"stage {number} wrote what another one uses"
         return UsageError(

@@ -12,6 +12,7 @@ from ..graphed import GraphedFunction
 from .backend import StageBackend
 from .own_streams import OwnStreams
 from .sharing import Touched
+from .state import State
 from .values import Taker, copied, detached, devices_in, moved
 
 __all__ = ["Stage"]
@@ -36,6 +37,7 @@ class Stage:
         """Why it has no graphs by decision of the pipeline."""
         self.served = False
         """True where a graph served the last call."""
+        self._state = State(function)
         self._chosen = chosen
         self._link: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None
         self._streams = streams
@@ -75,6 +77,9 @@ class Stage:
         with torch.cuda.stream(self.stream):
             for event in after:
                 self.stream.wait_event(event)
+            if not self.served:
+                self._state.look()
+            self._state.mark(self.stream)
             result = copied(self._call(value, looking=looking), take)
             held.append(result)
             return result, [self.stream.record_event()]
