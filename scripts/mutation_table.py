@@ -29,6 +29,7 @@ import torch
 import torch._dynamo  # noqa: F401
 from mutations import (
     ahead,
+    branches,
     calls,
     compression,
     first_run,
@@ -680,6 +681,7 @@ ROWS = (
     *training.ROWS,
     *pairs.ROWS,
     *outlining.ROWS,
+    *branches.ROWS,
     *compression.ROWS,
     *ahead.ROWS,
     *first_run.ROWS,

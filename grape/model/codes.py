@@ -39,6 +39,7 @@ _KNOWN = {
     "GR405": _Known("unsupported", rewrite="no_grad", in_libraries=True),
     "GR406": _Known("not-worthwhile"),
     "GR501": _Known("launch-bound"),
+    "GR502": _Known("serial-branches"),
     "GR601": _Known("straggler"),
 }
 """A finding is known because it stands here. Its rule (`advisor/rules/`) and its page are found by the code."""

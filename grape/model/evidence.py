@@ -12,6 +12,7 @@ from .codes import Outcome
 from .graph_memory import GraphMemory
 from .location import Position
 from .outcome import Decision, Refused
+from .overlap import Overlapped
 from .stream import StreamEvidence
 from .times.cell_time import CellTime
 from .times.lines import LineTimes
@@ -110,6 +111,8 @@ class RegionEvidence:
     afterwards_ms: tuple[float, ...] = ()
     """Times of calls that brought new shapes after looking on had an end, on the host's clock, which `calls` does not
     count; of a module in which a first visit of a shape was seen to be slow."""
+    overlapped: Overlapped | None = None
+    """Where its graph was captured with branches: what they gain."""
     wasted_iterations: int = 0
     """Replays that changed nothing, because the device had left their loop and the host did not know yet."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .trace import OpRecord, Trace
 
-__all__ = ["MOST_LANES", "OverlapPlan", "Overlapped", "longest_chain", "plan_overlap"]
+__all__ = ["MOST_LANES", "WORTH", "OverlapPlan", "Overlapped", "expected_gain", "longest_chain", "plan_overlap"]
 
 MOST_LANES = 8
 """Each takes a workspace of cuBLAS, 32 MiB on Hopper."""
@@ -75,7 +75,7 @@ def plan_overlap(trace: Trace, alone: Collection[int] = (), most: int = MOST_LAN
         if op.kind in _WORKS:
             schedule.place(op, is_alone=op.ordinal in alone)
     lanes = 1 + max(schedule.lane.values())
-    if lanes == 1 or schedule.serial < WORTH * max(schedule.ends):
+    if lanes == 1 or schedule.gain < WORTH:
         return None
     return OverlapPlan(
         lanes=lanes,
@@ -85,6 +85,15 @@ def plan_overlap(trace: Trace, alone: Collection[int] = (), most: int = MOST_LAN
         operators=len(schedule.lane),
         chain=longest_chain(trace),
     )
+
+
+def expected_gain(trace: Trace, most: int = MOST_LANES) -> float:
+    """How many times faster lanes are expected to be than a chain, were nothing in their way: 1 for a chain."""
+    schedule = _Schedule(most)
+    for op in trace.ops:
+        if op.kind in _WORKS:
+            schedule.place(op, is_alone=False)
+    return schedule.gain
 
 
 def longest_chain(trace: Trace) -> int:
@@ -146,6 +155,10 @@ class _Schedule:
         self._home: dict[int, int] = {}
         """By storage: the operator that made it."""
         self._crossing: set[int] = set()
+
+    @property
+    def gain(self) -> float:
+        return self.serial / max(self.ends) if self.serial else 1.0
 
     def place(self, op: OpRecord, *, is_alone: bool) -> None:
         needs = self._flow.needs(op)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..errors import UsageError
 from ..failures import surviving
 from ..model import LEAST_MS, SIGNIFICANT, CallsAccount, Trace
-from ..model.cold import may_be_cold
+from ..model.times.cold import may_be_cold
 from ..options import REFERENCE
 from ..render import Report
 from ..streams import shared

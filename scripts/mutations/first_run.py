@@ -48,7 +48,7 @@ ROWS = (
         ("first run: a comparison starts processes", 'keyword.arg == "num_workers"', "False"),
     ),
     *rows_of(
-        "grape.model.cold",
+        "grape.model.times.cold",
         COLD,
         ("first run: what is slow now and then counts", "< _QUICK * len(visits.later)", "< 0"),
         ("first run: waits for the device count", "            if op.kind in _WAITS:\n", "            if False:\n"),

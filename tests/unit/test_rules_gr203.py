@@ -13,7 +13,7 @@ from grape.advisor import advise
 from grape.advisor.rules.gr2xx import gr203
 from grape.fixing.verification import verify
 from grape.model import Finding, OpRecord, Position, ShapeCount, Trace
-from grape.model.cold import cold_operators, may_be_cold
+from grape.model.times.cold import cold_operators, may_be_cold
 from grape.rewrite import Declined, Rewritten
 from grape.rewrite.registry import fix
 from scripts.corpus import load, run_cell

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...model import HOST_RANDOM, OpRecord, Position, Reason, Refused, ScalarChange, Trace
 from ...model.call import Args, Kwargs
-from ...model.cold import may_be_cold
+from ...model.times.cold import may_be_cold
 from ...tracing import LIMIT, RecordedCall, Recorder, person_runs, record
 from ..accounts.attention import TRACING
 from ..capture import is_left_to_device, judge

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ....model import CellEvidence, Finding, RegionEvidence, ShapeCount, Trace
-from ....model.cold import LEAST_MS, ColdOperator, cold_operators
+from ....model.times.cold import LEAST_MS, ColdOperator, cold_operators
 from ...cost import H200, MachineCosts
 from ...words import in_library, milliseconds, operator_name, via
 

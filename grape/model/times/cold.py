@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from .location import line_of
-from .trace import OpRecord, Trace
+from ..location import line_of
+from ..trace import OpRecord, Trace
 
 LEAST_MS = 1.0
 """A first visit that costs less is none to speak of."""
