@@ -20,17 +20,12 @@ T = TypeVar("T")
 class StageBackend(CudaBackend):
     """Captures on `stream`, which no other backend has: its workspace of cuBLAS is that of this stage's graphs alone.
 
-    What would be captured on streams that all backends share is left out: bodies of conditional nodes, and branches of
-    one graph.
+    Bodies of conditional nodes are left out: those are captured on streams that all backends share.
     """
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream) -> None:
         super().__init__(device, conditional_bodies=False)
         self._stream = stream
-
-    @property
-    def overlaps(self) -> bool:
-        return False
 
     def capture(self, body: Callable[[], T], pool: Pool | None = None) -> tuple[CudaGraph | UpdatableCudaGraph, T]:
         """As any backend's, while the device is idle.

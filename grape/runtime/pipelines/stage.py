@@ -48,7 +48,8 @@ class Stage:
         else:
             self.stream = None
             backend = ReferenceBackend()
-        self._graphed = GraphedFunction(function, backend=backend, tolerance=0.0, results=detached)
+        # Branches of one graph are captured on streams that all backends share.
+        self._graphed = GraphedFunction(function, backend=backend, tolerance=0.0, overlap=False, results=detached)
 
     @property
     def name(self) -> str:
