@@ -31,7 +31,7 @@ class FakeEvent:
 class FakeStream:
     current: dict[torch.device, FakeStream]
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, priority: int = 0) -> None:
         self.device = device
         self.clock: Clock = {self: 0}
 

@@ -1,8 +1,9 @@
 """The streams of pipelines, in the whole process.
 
-torch has 32 streams for a device and gives them out in turn, so two of its `Stream` may be one. Graphs of stages
-overlap, and those of one capture stream share a workspace of cuBLAS: each stream has one user at a time. Those of a
-pipeline that is closed serve the next one, with the workspaces that they have.
+torch has 32 streams of each priority for a device and gives them out in turn, so two of its `Stream` may be one. Graphs
+of stages overlap, and those of one capture stream share a workspace of cuBLAS: each stream has one user at a time.
+Those of a pipeline that is closed serve the next one, in the same order, with the workspaces that they have. Captures
+of others, and most people, take streams of the other priority.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ...errors import UsageError
 __all__ = ["OwnStreams"]
 
 _MOST = 32
+_PRIORITY = -1
 _taken: set[torch.cuda.Stream] = set()
 _free: dict[torch.device, list[torch.cuda.Stream]] = {}
 
@@ -34,7 +36,7 @@ class OwnStreams:
     def give_back(self) -> None:
         """Nothing runs on them any more. Idempotent."""
         mine, self._mine = self._mine, []
-        for stream in mine:
+        for stream in reversed(mine):
             _taken.discard(stream)
             _free.setdefault(stream.device, []).append(stream)
 
@@ -45,7 +47,7 @@ class OwnStreams:
     def _new_one(self, device: torch.device) -> torch.cuda.Stream:
         current = torch.cuda.current_stream(device)
         for _ in range(_MOST):
-            stream = torch.cuda.Stream(device)
+            stream = torch.cuda.Stream(device, priority=_PRIORITY)
             if stream not in _taken and stream != current:
                 return stream
         raise UsageError(f"grape.pipeline has no streams left on {device}: close pipelines, or pass fewer stages")

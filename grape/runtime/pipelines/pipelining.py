@@ -64,7 +64,11 @@ def pipeline(
             if isinstance(function, nn.Module):
                 function.to(device)
     own = OwnStreams()
-    made = [Stage(one, device, own, chosen=devices is not None) for one, device in zip(functions, where, strict=True)]
+    try:
+        made = [Stage(one, device, own, chosen=named is not None) for one, device in zip(functions, where, strict=True)]
+    except UsageError:
+        own.give_back()
+        raise
     return Pipeline(made, depth or len(made), own)
 
 
