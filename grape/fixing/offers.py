@@ -22,8 +22,14 @@ TOLERANCE = {"GR203": 0.01}
 """Of rewrites that choose other kernels, the share of a tensor's largest value by which results may differ. Such a fix
 is never called verified."""
 
+NOT_OFFERED = "not_offered"
+"""In the evidence of a finding: why the rewrite that its source would have is not offered."""
+
 _ADVICE = {"GR102": "let the device decide, as in the rewrite below; what is around it can then be one graph"}
 """The advice of a finding where it has a rewrite: the rewrite, and nothing else."""
+
+_PADDED = "pad the list to a few lengths, as in the rewrite below; what takes it can then be one graph for each"
+"""Likewise, where the rewrite had to be compared."""
 
 _MASKED = ("aten.index.", "aten.index_put.", "aten.index_put_.")
 
@@ -78,7 +84,7 @@ def with_fixes(
     are findings whose rewrites the cell ran with: they get no fix.
     """
     deadline = time.perf_counter() + _SECONDS
-    offered: dict[str, Fix | None] = {}
+    offered: dict[str, Fix | str] = {}
     result = []
     lines = {(finding.code, line_of(finding.at)) for finding in ran if finding.at is not None}
     for finding in findings:
@@ -89,10 +95,14 @@ def with_fixes(
         made = find_fix(evidence, finding)
         if isinstance(made, Rewritten):
             if made.diff not in offered:
-                number = sum(1 for known in offered.values() if known is not None) + 1
+                number = sum(1 for known in offered.values() if isinstance(known, Fix)) + 1
                 offered[made.diff] = _offer(evidence, finding, made, number, namespace, deadline, may_not)
-            advice = _ADVICE.get(finding.code, finding.advice) if offered[made.diff] is not None else finding.advice
-            finding = replace(finding, fix=offered[made.diff], evidence=_with_region(finding), advice=advice)
+            found = offered[made.diff]
+            if isinstance(found, Fix):
+                advice = _ADVICE.get(finding.code, finding.advice) if made.tolerance is None else _PADDED
+                finding = replace(finding, fix=found, evidence=_with_region(finding), advice=advice)
+            else:
+                finding = replace(finding, evidence=(*_with_region(finding), (NOT_OFFERED, found)))
         result.append(finding)
     return tuple(result)
 
@@ -110,7 +120,8 @@ def _offer(
     namespace: Mapping[str, object] | None,
     deadline: float,
     may_not: str,
-) -> Fix | None:
+) -> Fix | str:
+    """The fix, or why it is not offered."""
     why = None
     if namespace is None:
         why = may_not
@@ -118,20 +129,32 @@ def _offer(
         why = "the cell raised"
     elif 2e-3 * evidence.wall_ms > deadline - time.perf_counter():
         why = "running the cell twice more would take too long"
+    if why is not None and made.tolerance is not None:
+        return f"it is offered only where both were compared, and {why}"
     if why is not None or namespace is None:
         return Fix(id=number, diff=made.diff, verified=False, why=why or "")
+    lengthened = made.tolerance is not None
+    tolerance = TOLERANCE.get(finding.code, 0.0) if made.tolerance is None else made.tolerance
     if finding.at is not None and finding.at.file == evidence.file:
-        checked = verify(evidence.source, made.source, namespace, tolerance=TOLERANCE.get(finding.code, 0.0))
+        checked = verify(evidence.source, made.source, namespace, tolerance=tolerance, lengthened=lengthened)
     else:
         old = source_of(evidence, finding.at.file) if finding.at is not None else None
         functions = _changed_functions(old, made.source) if old is not None else None
         if functions is None:
             why = "it changes more than functions of another cell"
+            if lengthened:
+                return f"it is offered only where both were compared, and {why}"
             return Fix(id=number, diff=made.diff, verified=False, why=why)
-        tolerance = TOLERANCE.get(finding.code, 0.0)
-        checked = verify(evidence.source, evidence.source, namespace, functions=functions, tolerance=tolerance)
+        checked = verify(
+            *(evidence.source, evidence.source, namespace),
+            functions=functions,
+            tolerance=tolerance,
+            lengthened=lengthened,
+        )
     if checked.result == "different":
-        return None
+        return f"the rewrite computed something else when both ran: {checked.why}"
+    if lengthened and checked.result == "not verified":
+        return f"it is offered only where both were compared, and {checked.why}"
     return Fix(id=number, diff=made.diff, verified=checked.result == "identical", why=checked.why)
 
 

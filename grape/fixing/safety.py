@@ -82,7 +82,7 @@ class _Checker:
         self._seen: set[object] = set()
         self._parts: set[str] = set()
         self._support: set[str] = set()
-        self._prefetches = False
+        self._has_grape = getattr(namespace.get("grape"), "__name__", "") == "grape"
 
     def check(self, tree: ast.AST) -> None:
         defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
@@ -94,7 +94,7 @@ class _Checker:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 _check_import(node)
                 self._support |= _flow_names(node)
-                self._prefetches |= _is_import_of_grape(node)
+                self._has_grape |= _is_import_of_grape(node)
             elif isinstance(node, ast.FunctionDef) and node.decorator_list:
                 raise Unsafe(f"`{node.name}` is decorated")
             elif isinstance(node, ast.Call):
@@ -117,7 +117,7 @@ class _Checker:
         if node.attr.startswith("__"):
             raise Unsafe(f"it reaches for `{node.attr}`")
         path = _path(node)
-        if path == ["grape", "prefetch"] and self._prefetches:
+        if self._has_grape and _is_of_grape(path):
             return
         value = self._namespace.get(path[0]) if path else None
         if not isinstance(value, types.ModuleType):
@@ -142,7 +142,7 @@ class _Checker:
         of_module = bool(path) and isinstance(self._namespace.get(path[0]), types.ModuleType)
         if any(keyword.arg == "create_graph" for keyword in node.keywords):
             raise Unsafe("it differentiates gradients, and autograd would number the nodes of later ones otherwise")
-        if len(path) == 2 and (path[0] in self._support or (path == ["grape", "prefetch"] and self._prefetches)):
+        if len(path) == 2 and (path[0] in self._support or (self._has_grape and _is_of_grape(path))):
             return
         if len(path) == 2 and path[0] == "self" and path[1] in self._parts:
             return
@@ -273,8 +273,12 @@ def _flow_names(node: ast.Import | ast.ImportFrom) -> set[str]:
 
 
 def _is_import_of_grape(node: ast.Import | ast.ImportFrom) -> bool:
-    """True for what rewritten input loops import; of it, nothing but `grape.prefetch` may be used."""
+    """True for what rewrites import; of it, nothing but what they call may be used."""
     return isinstance(node, ast.Import) and ast.unparse(node) == "import grape"
+
+
+def _is_of_grape(path: list[str]) -> bool:
+    return path in (["grape", "prefetch"], ["grape", "pad_edges"])
 
 
 def _is_of_torch(value: object, shown: str) -> bool:

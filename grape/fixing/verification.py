@@ -46,10 +46,12 @@ def verify(
     functions: str = "",
     most_bytes: int = MOST_BYTES,
     tolerance: float = 0.0,
+    lengthened: bool = False,
 ) -> Comparison:
     """Run both sources on copies of what they use of `namespace`, and compare every name, tensor bits and output.
 
-    With a `tolerance`, floating-point tensors may differ by that share of their largest value.
+    With a `tolerance`, floating-point tensors, numbers and lists of them may differ by that share of their largest
+    value. Where lists of indices may be `lengthened`, what `new` has behind those of `old` does not count.
 
     `functions` is source of definitions that `new` runs with, in the place of those that `namespace` holds.
 
@@ -75,7 +77,7 @@ def verify(
         return Comparison(result="not verified", why="there is no memory for copies")
     with _left_as_it_was(), unnumbered():
         before, after = (_run(code, space) for code, space in zip(codes, spaces, strict=True))
-    return _compared(before, after, _Close(tolerance))
+    return _compared(before, after, _Close(tolerance, lengthened))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +137,11 @@ def _lost_gradients(one: object, other: object) -> bool:
 @dataclass(slots=True)
 class _Close:
     """What tensors may differ by, as a share of their largest value; 0 for nothing. `largest` is what they did; None
-    where their bits are equal.
+    where their bits are equal. `lengthened`: tensors of int64 may have more behind what is compared.
     """
 
     tolerance: float
+    lengthened: bool = False
     largest: float | None = None
 
     def holds(self, one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -167,12 +170,14 @@ def _same(one: Any, other: Any, close: _Close) -> bool:
         return False
     if isinstance(one, torch.Tensor):
         return _same_tensor(one, other, close)
+    if isinstance(one, list) and one and all(isinstance(item, float) for item in (*one, *other)):
+        return len(one) == len(other) and _same_tensor(_numbers(one), _numbers(other), close)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(_same(a, b, close) for a, b in zip(one, other, strict=True))
     if isinstance(one, dict):
         return list(one) == list(other) and all(_same(one[key], other[key], close) for key in one)
     if isinstance(one, float):
-        return bool(one.hex() == other.hex())
+        return _same_tensor(_numbers([one]), _numbers([other]), close)
     if isinstance(one, (torch.nn.Module, torch.optim.Optimizer)):
         return _same(dict(one.state_dict()), dict(other.state_dict()), close)
     if isinstance(one, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)):
@@ -186,7 +191,13 @@ def _same(one: Any, other: Any, close: _Close) -> bool:
     raise Unsafe(type(one).__name__)
 
 
+def _numbers(values: list[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.double)
+
+
 def _same_tensor(one: torch.Tensor, other: torch.Tensor, close: _Close) -> bool:
+    if close.lengthened and one.dtype is other.dtype is torch.long and one.ndim == other.ndim:
+        other = other[tuple(slice(length) for length in one.shape)]
     if (one.shape, one.dtype, one.device, one.layout) != (other.shape, other.dtype, other.device, other.layout):
         return False
     if one.layout is not torch.strided:

@@ -12,10 +12,10 @@ import libcst as cst
 from ..model import Finding
 from ..model.codes import REWRITES, REWRITTEN_IN_LIBRARIES
 from .code import Code
-from .result import Declined, Rewritten
+from .result import Compared, Declined, Rewritten
 from .source import is_python, mask, unified_diff
 
-CodeFix = Callable[[Code, Finding], str | Declined]
+CodeFix = Callable[[Code, Finding], str | Compared | Declined]
 
 
 def _fix_in(module: str) -> CodeFix:
@@ -45,9 +45,10 @@ def fix(source: str, finding: Finding, *, elsewhere: Collection[str] = ()) -> Re
     masked = mask(source)
     if isinstance(masked, Declined):
         return masked
-    text = _applied(code_fix, masked.text, finding, elsewhere)
-    if isinstance(text, Declined):
-        return text
+    made = _applied(code_fix, masked.text, finding, elsewhere)
+    if isinstance(made, Declined):
+        return made
+    text, tolerance = (made.text, made.tolerance) if isinstance(made, Compared) else (made, None)
     if (problem := is_python(text)) is not None:
         return Declined(why=f"the rewrite is no Python: {problem.why}")
     again = _again(code_fix, masked.text, text, finding)
@@ -58,10 +59,10 @@ def fix(source: str, finding: Finding, *, elsewhere: Collection[str] = ()) -> Re
         return Declined(why="a magic or shell line stands in what would be rewritten")
     if new == source:
         return Declined(why="it is written that way already", line=finding.at.line)
-    return Rewritten(source=new, diff=unified_diff(source, new, finding.at.file))
+    return Rewritten(source=new, diff=unified_diff(source, new, finding.at.file), tolerance=tolerance)
 
 
-def _applied(code_fix: CodeFix, text: str, finding: Finding, elsewhere: Collection[str]) -> str | Declined:
+def _applied(code_fix: CodeFix, text: str, finding: Finding, elsewhere: Collection[str]) -> str | Compared | Declined:
     try:
         return code_fix(Code(text, elsewhere), finding)
     except cst.ParserSyntaxError as error:
@@ -76,7 +77,7 @@ def _again(code_fix: CodeFix, old: str, new: str, finding: Finding) -> Declined 
     if there is None:
         return None
     text = _applied(code_fix, new, there, ())
-    if isinstance(text, Declined) or text == new:
+    if isinstance(text, Declined) or (text.text if isinstance(text, Compared) else text) == new:
         return None
     return Declined(why="one rewrite is not enough here", line=finding.at.line if finding.at else None)
 

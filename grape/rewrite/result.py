@@ -11,6 +11,18 @@ class Rewritten:
 
     source: str
     diff: str
+    tolerance: float | None = None
+    """As of `Compared`; None where the rewrite is right as far as its source shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A new source that may be offered only where both ran, and results differed by no more than `tolerance` of their
+    largest value. Indices that they end with may have more of them behind.
+    """
+
+    text: str
+    tolerance: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

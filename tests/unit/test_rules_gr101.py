@@ -177,6 +177,13 @@ def test_what_is_read_every_nth_time_already_is_no_finding_outside_of_regions(te
     assert not list(gr101.check(cell(trace=reads, source=source, cuda=False)))
 
 
+def test_what_padding_reads_is_behind_the_wait_of_the_list_itself() -> None:
+    call = trace(item(line=1), reads=[(0, None, 1, 40_000)])
+    source = "edges = grape.pad_edges(near.nonzero(), d, cutoff)\n"
+    assert not list(gr101.check(cell(region(traces=(call,)), source=source)))
+    assert len(list(gr101.check(cell(region(traces=(call,)), source="edges = pad_edges(near, d, cutoff)\n")))) == 1
+
+
 def test_what_is_read_every_nth_time_in_a_region_has_to_leave_it() -> None:
     refused = Refused.because(Reason.HOST_READ, at(4), what="a number")
     call = trace(item(line=4), reads=[(0, "print", 0.5, 40_000)])

@@ -38,6 +38,15 @@ def test_names_the_operator_and_its_fix(name: str, subject: str, advice: str) ->
     assert finding.severity == "blocker"
 
 
+def test_a_list_that_is_padded_needs_no_other_form() -> None:
+    source = "i, j = grape.pad_edges((d < cutoff).nonzero(as_tuple=True), d, cutoff)\n"
+    (finding,) = gr103.check(cell(region(traces=(trace(dynamic("aten.nonzero.default", 3)),)), source=source))
+    assert "`(d < cutoff).nonzero(as_tuple=True)`" in finding.message
+    assert finding.advice == (
+        "the list is padded, so that what takes it replays; make it seldom, with a radius that leaves room for steps"
+    )
+
+
 def test_in_a_region_that_was_not_refused_it_blocks_nothing() -> None:
     (finding,) = gr103.check(cell(region(traces=(trace(dynamic("aten.nonzero.default", 3)),))))
     assert finding.severity == "costly"

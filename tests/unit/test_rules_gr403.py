@@ -107,6 +107,35 @@ def test_a_slice_beside_a_loop_that_replays_is_a_hint() -> None:
     )
 
 
+DECIDES = {
+    "if step % 10 == 0:\n        i, j = neighbours(x)": "`if step % 10 == 0` runs as written, because `step` changes; "
+    "the rest of the loop replays",
+    "if step % 10 == 0:\n        y = net(x * step)": None,
+    "z = neighbours(x) if step > 5 else z": "`if step > 5` runs as written, because `step` changes; "
+    "the rest of the loop replays",
+}
+
+
+@pytest.mark.parametrize("statement", DECIDES)
+def test_a_number_that_only_decides_what_runs_is_not_to_be_a_tensor(statement: str) -> None:
+    source = f"for step in range(80):\n    {statement}\n    x = net(x)\n"
+    end = source.count("\n") - 1
+    refused = Refused.because(Reason.NAME_CHANGES, at(2), argument="step")
+    whole = region("loop at line 1", line=2, end_line=end, loop_line=1, outcome="refused", refused=refused)
+    rest = region("loop at line 1 #2", line=end + 1, end_line=end + 1, loop_line=1, outcome="replayed", replays=8)
+    message = DECIDES[statement]
+    (finding,) = gr403.check(cell(whole, rest, source=source))
+    if message is None:
+        assert finding.advice is not None and finding.advice.startswith("keep the number in a tensor on the device")
+    else:
+        assert (finding.severity, finding.message, finding.advice) == ("hint", message, None)
+    (alone,) = gr403.check(cell(whole, source=source))
+    assert alone.severity == "blocker", "nothing of the loop replays"
+    assert message is None or alone.advice == (
+        "leave it: `step` only decides what runs, and what stands behind that can replay by itself"
+    )
+
+
 def test_a_function_that_indexes_with_its_argument_gets_the_slice_instead() -> None:
     source = "def step(i):\n    return net(X[i : i + 8])\nfor i in range(0, 80, 8):\n    step(i)\n"
     refused = Refused.because(Reason.ARGUMENT_CHANGES, at(1), argument="args[0][0]")

@@ -147,6 +147,27 @@ class CellSource:
                 reads -= inside
         return None if reads or not found else list(dict.fromkeys(found))
 
+    def pads_edges(self, at: Position | None) -> bool:
+        """True where `grape.pad_edges` is called on the line."""
+        nodes = (node for _, node in self._on_line(at) if isinstance(node, ast.Call))
+        return any(ast.unparse(node.func) == "grape.pad_edges" for node in nodes)
+
+    def decides_with(self, name: str, at: Position, end_line: int) -> list[str] | None:
+        """The conditions of Python that `name` is read in from that line on, as written, where nothing else is done
+        with it; else None.
+        """
+        parsed = self.parsed(at.file)
+        if parsed is None or parsed.tree is None:
+            return None
+        nodes = [node for node in ast.walk(parsed.tree) if at.line <= getattr(node, "lineno", 0) <= end_line]
+        reads = {node for node in nodes if isinstance(node, ast.Name) and node.id == name}
+        found = []
+        for node in nodes:
+            if isinstance(node, (ast.If, ast.IfExp)) and (inside := reads.intersection(ast.walk(node.test))):
+                found.append(f"if {parsed.text(node.test, '...')}")
+                reads -= inside
+        return None if reads or not found else list(dict.fromkeys(found))
+
     def only_indexes(self, at: Position) -> bool:
         """True where the statement on that line does nothing but give names to what it indexes."""
         for _, node in self._on_line(at):

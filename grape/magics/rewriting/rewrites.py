@@ -181,12 +181,12 @@ def _one_diff(finding: Finding) -> str:
 
 def why_no_fix(report: Report, finding: Finding) -> str | None:
     """Why a finding without a fix has none; None where nobody would expect one."""
-    from ...fixing.offers import find_fix
+    from ...fixing.offers import NOT_OFFERED, find_fix
 
     if finding.code not in REWRITTEN:
         return None
     refused = find_fix(report.evidence, finding)
-    why = "the rewrite computed something else when both ran"
+    why = str(dict(finding.evidence).get(NOT_OFFERED, "the rewrite computed something else when both ran"))
     if isinstance(refused, Declined):
         here = finding.at is not None and refused.line == finding.at.line
         why = refused.why if here else str(refused)

@@ -17,7 +17,8 @@ import libcst as cst
 from ...model import Finding
 from ..code import Code, importing_torch, same
 from ..effects import call_name, calls, only_statement
-from ..result import Declined
+from ..padded_edges import at_line
+from ..result import Compared, Declined
 
 _HALF, _WIDE = 65504.0, 3e38
 _WIDE_TYPES = {"float32", "float64", "bfloat16"}
@@ -26,9 +27,12 @@ _COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 _JOINS = (cst.BitAnd, cst.BitOr, cst.BitXor)
 
 
-def fix(code: Code, finding: Finding) -> str | Declined:
+def fix(code: Code, finding: Finding) -> str | Compared | Declined:
     assert finding.at is not None
     line = finding.at.line
+    edges = at_line(code, finding)
+    if edges is not None:
+        return edges
     for statement in code.on_line(line, cst.SimpleStatementLine):
         small = only_statement(statement)
         if isinstance(small, cst.Assign) and (target := _item(small)) is not None:

@@ -54,6 +54,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
         for site in sites
         if site.kind != "dynamic"
         and site.construct not in BRANCHES
+        and not source.pads_edges(site.user)  # behind the wait of the list itself
         and not (site.region is None and (source.only_reads(site.user) or source.every_nth(site.user)))
     )
     found = [_finding(evidence, site, sites) for site in mine]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ....model import CellEvidence, Finding
 from ...code.sites import Site, sync_saving_ms, sync_sites
@@ -29,6 +30,7 @@ _ADVICE = {
     "unique": "compute `unique` once before the loop, or sort and work with the sorted values",
     "repeat_interleave": "pass `output_size=n`, or use an integer repeat count",
 }
+_PADDED = "the list is padded, so that what takes it replays; make it seldom, with a radius that leaves room for steps"
 _OTHER = "use a form whose result has a fixed size, or take the operator out of the region"
 _DYNAMIC = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount"})
 _CALLS = (
@@ -46,7 +48,9 @@ _CALLS = (
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     sites = sync_sites(evidence)
     found = [_finding(evidence, site, sites) for site in sites if site.kind == "dynamic"]
-    return with_refusals(CODE, evidence, found, _OTHER)
+    source = cell_source(evidence)
+    for finding in with_refusals(CODE, evidence, found, _OTHER):
+        yield replace(finding, advice=_PADDED) if source.pads_edges(finding.at) else finding
 
 
 def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Finding:

@@ -30,6 +30,7 @@ _ADVICE = (
     "or pass it as an argument if it takes few values"
 )
 _IN_A_STREAM = "keep the number in a tensor on the device, made once, and update it in place (`step.add_(1)`)"
+_ONLY_DECIDES = "leave it: `{0}` only decides what runs, and what stands behind that can replay by itself"
 _SHOWN = 4
 _OF_NAMES = (Reason.ARGUMENT_CHANGES, Reason.NAME_CHANGES)
 
@@ -85,20 +86,27 @@ def _in_a_stream(evidence: CellEvidence, stopped: Stopped) -> Finding:
 
 
 def _of_an_index(finding: Finding, evidence: CellEvidence, region: RegionEvidence, refusal: Refused) -> Finding | None:
-    """The finding about a number that only indexes: a tensor in its place would be read on the host."""
+    """The finding about a number that only indexes or decides: a tensor in its place would be read on the host."""
     argument = refusal.detail("argument")
     name = Arguments(evidence, region).name(argument).strip("`") if argument.startswith("args[") else argument
     if not name.isidentifier() or finding.at is None:
         return None
     source = cell_source(evidence)
-    indexed = source.indexed_with(name, finding.at, region.end_line or finding.at.line)
+    end = region.end_line or finding.at.line
+    place = region.loop_line, region.at.file
+    rest = any(part.replays and (part.loop_line, part.at.file) == place for part in evidence.regions)
+    indexed = source.indexed_with(name, finding.at, end)
     if indexed is None:
-        return None
+        decided = source.decides_with(name, finding.at, end)
+        if decided is None or region.loop_line is None:
+            return None
+        if not rest:
+            return replace(finding, advice=_ONLY_DECIDES.format(name))
+        message = f"`{decided[0]}` runs as written, because `{name}` changes; the rest of the loop replays"
+        return replace(finding, severity="hint", message=message, advice=None)
     shown = " and ".join(f"`{text}`" for text in indexed[:2])
     if region.loop_line is None:
         return replace(finding, advice=f"take {shown} before the call, and pass that instead of `{name}`")
-    place = region.loop_line, region.at.file
-    rest = any(part.replays and (part.loop_line, part.at.file) == place for part in evidence.regions)
     if rest and source.only_indexes(finding.at):
         run = "runs" if len(indexed) == 1 else "run"
         message = f"{shown} {run} as written, because `{name}` changes; the rest of the loop replays"
