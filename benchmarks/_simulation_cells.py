@@ -72,6 +72,8 @@ class Potential(nn.Module):
     def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(10, width)
+        self.register_buffer("kinds", kinds)
+        self.register_buffer("sites", sites)
         self.layers = nn.ModuleList(Convolution() for _ in range(layers))
         self.out = nn.Sequential(nn.Linear(width, width // 2), nn.SiLU(), nn.Linear(width // 2, 1))
         self.register_buffer("centers", torch.linspace(0, cutoff, bases))
@@ -81,10 +83,10 @@ class Potential(nn.Module):
         distances = (positions[i] - positions[j]).norm(dim=-1, keepdim=True)
         fade = 0.5 * (torch.cos(math.pi * distances / cutoff) + 1) * (distances < cutoff)
         waves = torch.exp(-((distances - self.centers) ** 2) * 10)
-        features = self.embedding(kinds)
+        features = self.embedding(self.kinds)
         for layer in self.layers:
             features = layer(features, i, j, waves, fade)
-        energy = self.out(features).sum() + 0.5 * (positions - sites).square().sum()
+        energy = self.out(features).sum() + 0.5 * (positions - self.sites).square().sum()
         (slope,) = torch.autograd.grad(energy, positions)
         return energy.detach(), -slope
 
@@ -111,6 +113,8 @@ class Potential(nn.Module):
     def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(10, width)
+        self.register_buffer("kinds", kinds)
+        self.register_buffer("sites", sites)
         self.layers = nn.ModuleList(Convolution() for _ in range(layers))
         self.out = nn.Sequential(nn.Linear(width, width // 2), nn.SiLU(), nn.Linear(width // 2, 1))
         self.register_buffer("centers", torch.linspace(0, cutoff, bases))
@@ -123,10 +127,10 @@ class Potential(nn.Module):
         fade = 0.5 * (torch.cos(math.pi * distances / cutoff) + 1)
         fade = fade * ((distances < cutoff) & self.others[..., None])
         waves = torch.exp(-((distances - self.centers) ** 2) * 10)
-        features = self.embedding(kinds)
+        features = self.embedding(self.kinds)
         for layer in self.layers:
             features = layer(features, waves, fade)
-        energy = self.out(features).sum() + 0.5 * (positions - sites).square().sum()
+        energy = self.out(features).sum() + 0.5 * (positions - self.sites).square().sum()
         (slope,) = torch.autograd.grad(energy, positions)
         return energy.detach(), -slope
 

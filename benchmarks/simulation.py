@@ -129,6 +129,7 @@ def under_grape(shell: Any, form: str, sizes: dict[str, object], arguments: argp
         reports.append(told(shell.user_ns["grape"].last.to_dict()))
     later = [ran(shell, ours, steps) for _ in range(arguments.runs)]
     reports.append(told(shell.user_ns["grape"].last.to_dict()))
+    rewrite = offered(shell.user_ns["grape"].last) if form == "list" else None
     with capture_output():
         shell.run_cell("%grape reset").raise_error()
     plain += [ran(shell, cell, steps) for _ in range(arguments.runs)]
@@ -145,8 +146,20 @@ def under_grape(shell: Any, form: str, sizes: dict[str, object], arguments: argp
         "drift": {"eager": [one.drift for one in plain], "grape": [one.drift for one in later]},
         "apart": apart(plain, later),
         "plain_apart": apart([first], plain),
+        "rewrite": rewrite,
         "reports": reports,
     }
+
+
+def offered(report: Any) -> list[dict[str, Any]]:
+    """What became of the rewrite that pads the list: both forms run on copies."""
+    found = [one for one in report.with_fixes().findings if one.code == "GR103"]
+    return [
+        {"verified": one.fix.verified, "why": one.fix.why, "diff": one.fix.diff}
+        if one.fix is not None
+        else {"not_offered": dict(one.evidence).get("not_offered")}
+        for one in found
+    ]
 
 
 def shown(row: dict[str, Any]) -> str:
@@ -165,6 +178,9 @@ def shown(row: dict[str, Any]) -> str:
             f"{found['drift']['eager'][0]:.2e} and {found['drift']['grape'][0]:.2e} of {found['energy']:.4g}; "
             f"energies {found['apart']['energy']:.1e} apart, plain ones {found['plain_apart']['energy']:.1e}"
         )
+        for fix in found["rewrite"] or ():
+            outcome = "gives the same bits" if fix.get("verified") else fix.get("why") or fix.get("not_offered")
+            lines.append(f"  the rewrite that pads the list: {outcome}")
     if "apart_from_list" in row:
         energy = row["apart_from_list"]["energy"]
         lines.append(f"  energies {energy:.1e} apart from those of the list as it is, plain runs of which are")

@@ -109,6 +109,8 @@ def test_steps_of_a_simulation_are_the_plain_ones_and_padded_lists_within_roundi
             if engine == "regions":
                 assert sum(region["replays"] for region in last["regions"]) > 20, (name, last)
     assert rows["padded 22"]["apart_from_list"]["energy"] < 1e-5
+    (rewrite, *_) = rows["list 22"]["engines"]["regions"]["rewrite"]
+    assert "grape.pad_edges" in rewrite["diff"] and (rewrite["verified"] or "within" in rewrite["why"])
 
 
 def test_pipelines_give_the_results_of_the_loop(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ NAMES = [
     "control_flow.ipynb",
     "training.ipynb",
     "several_gpus.ipynb",
+    "simulation.ipynb",
 ]
 
 
@@ -70,6 +71,9 @@ def test_runs_and_shows_its_reports(name: str, tmp_path: Path) -> None:
         (ran, straggler) = (cell for cell in code if cell.id in ("run", "straggler"))
         assert "waited for others" in "".join(output.get("text", "") for output in ran.outputs)
         assert "the other rank waits for rank 1 at `allreduce`" in text_of(straggler, "text/plain")
+    if name == "simulation.ipynb":
+        (diff,) = (cell for cell in code if cell.id == "diff")
+        assert "+    return grape.pad_edges(" in "".join(output.get("text", "") for output in diff.outputs)
     if name == "quickstart.ipynb":
         (regions,) = (cell for cell in code if cell.id == "dict")
         assert "'replayed'" in text_of(regions, "text/plain")

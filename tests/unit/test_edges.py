@@ -69,6 +69,15 @@ def test_an_atom_is_no_pair_with_itself_whatever_the_diagonal_holds(own: float) 
     assert {int(i[-1]), int(j[-1])} == {0, 11}
 
 
+@pytest.mark.parametrize("far", [float("inf"), float("nan")])
+def test_a_distance_that_is_none_is_not_the_farthest(far: float) -> None:
+    distances = line(*map(float, range(12)))
+    edges = tuple(side[:17] for side in listed(distances, 1.5))
+    distances[0, 11] = distances[11, 0] = far
+    i, j = grape.pad_edges(edges, distances, 1.5)
+    assert float(distances[i[-1], j[-1]]) == 10.0
+
+
 def test_a_radius_on_the_device_and_distances_with_a_gradient_are_as_good() -> None:
     distances = line(*map(float, range(12))).requires_grad_()
     edges = tuple(side[:17] for side in listed(distances, 1.5))
