@@ -14,6 +14,7 @@ import torch
 from ..errors import UsageError
 from ..model import Position, RegionEvidence
 from ..options import budget_bytes
+from ..streams import own_device
 from ..streams import shared as streams
 from ..tracing import PositionFinder, Tracer, process_group
 from .accounts.memory import account
@@ -35,7 +36,7 @@ __all__ = ["GraphedFunction", "graph", "make_backend"]
 def make_backend(device: torch.device | None = None) -> Backend:
     """The backend for `device`: CUDA graphs on a CUDA device, the tape elsewhere. Default: the current device."""
     if device is None:
-        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        device = torch.device("cuda", own_device()) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         return CudaBackend(device)
     if device.type == "cpu":
@@ -143,6 +144,8 @@ class GraphedFunction:
             tolerance=self._tolerance,
             memory_budget=self._memory_budget,
             overlaps=self._overlap,
+            comparing=self._results is not None,
+            weighs=self._results is None,
             run=1,
         )
         function = self.__wrapped__

@@ -319,4 +319,6 @@ class Engine:
         import torch
 
         device = self.context.backend.device
+        if device.type == "cuda" and not torch.cuda.is_initialized():
+            return "CPU (nothing has used the GPU)"
         return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

@@ -15,6 +15,7 @@ from ..render import Report, build_report
 from ..streams import Building, shared
 from .engine import Engine
 from .gains import gains
+from .later import fixes_of
 from .line_times import CellLines
 from .past.again import evidence_again, report_again, why_no_graphs
 from .past.history import MOST_AGAIN, OUT_OF_DATE, Led, Past
@@ -63,8 +64,6 @@ class SeenCell:
         self._prospect: Prospect | None = None
 
     def _report(self, owner: Engine, error: BaseException | None) -> Report:
-        from ..fixing.later import FixesLater
-
         past = self._past
         if past is not None and self.cell.mode != "watch":
             return self._report_again(owner, past, error)
@@ -72,11 +71,8 @@ class SeenCell:
         evidence = self._evidence(owner, memory, error)
         costs = _costs(owner, evidence)
         evidence = predict(evidence, costs)
-        # A script's source is the whole file, which must not run again to compare a rewrite of it.
-        namespace = self.namespace if self._file_names is not None else None
-        ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
         findings = advise(evidence, costs)
-        fixes = FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
+        fixes = fixes_of(owner, self.cell, evidence, findings, self.namespace if self._file_names is not None else None)
         timed = self._timed(owner, evidence, error)
         bar = self._bar(owner)
         self._prospect = self._expect(owner, timed, bar) if error is None else None

@@ -5,7 +5,21 @@ from __future__ import annotations
 from .arrivals import Arrivals
 from .captures import prepare
 from .counts import Evidence, Settings
+from .first_use import own_device, unused, when_used
 from .keeper import Building, Keeper, shared
 from .session import Stream, open_stream
 
-__all__ = ["Arrivals", "Building", "Evidence", "Keeper", "Settings", "Stream", "open_stream", "prepare", "shared"]
+__all__ = [
+    "Arrivals",
+    "Building",
+    "Evidence",
+    "Keeper",
+    "Settings",
+    "Stream",
+    "open_stream",
+    "own_device",
+    "prepare",
+    "shared",
+    "unused",
+    "when_used",
+]

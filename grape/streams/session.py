@@ -20,6 +20,7 @@ from . import compiled, extensions, profilers, threads
 from .arrivals import Arrivals, read
 from .captures import Captures, is_prepared, watch
 from .counts import FROM_THE_ENGINE, Evidence, Settings
+from .first_use import own_device
 from .places import Places
 
 
@@ -253,21 +254,14 @@ def _automatic() -> Literal["cpu", "cuda"]:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def own_device() -> int:
-    """The index of the device whose operators are deferred: the current one, or that of the rank, which a script that
-    `torchrun` started makes current later.
-    """
-    current, rank = torch.cuda.current_device(), os.environ.get("LOCAL_RANK", "")
-    return int(rank) if current == 0 and rank.isdecimal() and int(rank) < torch.cuda.device_count() else current
-
-
 def _no_cuda() -> str:
     if not torch.cuda.is_available():
         return "there is no CUDA device"
     if torch.cuda.get_allocator_backend() != "native":
         return "torch's allocator is not its own"
-    if torch.cuda.is_current_stream_capturing():
-        return "the current stream is being captured"
+    with torch.cuda.device(own_device()):  # asking gives a device a context
+        if torch.cuda.is_current_stream_capturing():
+            return "the current stream is being captured"
     if torch._C._last_executed_optimized_graph() is not None:
         return _FUSED
     torch.cuda.init()

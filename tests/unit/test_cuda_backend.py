@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from grape.runtime.backends.cuda import backend as cuda
 from grape.runtime.backends.cuda.backend import CudaBackend
+from grape.runtime.backends.cuda.denied import captures_here
 from grape.runtime.backends.cuda.executables.updatable import UpdatableCudaGraph
 from grape.runtime.backends.cuda.graph import CudaGraph
 from grape.runtime.backends.cuda.memory import pool_bytes
@@ -91,7 +92,7 @@ def raw(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[RawGraph]]:
         stand_in.driver.types.cuDriverGetVersion = lambda: (0, 13_000)
         before = _get_current_dispatch_mode_stack()
         yield made
-        assert not cuda._thread.captures and _get_current_dispatch_mode_stack() == before
+        assert not captures_here() and _get_current_dispatch_mode_stack() == before
         assert torch.is_autocast_cache_enabled()
 
 

@@ -89,6 +89,8 @@ class RegionContext:
     """True where calls of this cell ran as written because a process group of `torch.distributed` existed."""
     comparing: bool = False
     """Whole iterations of a loop are timed just now: replays are not interrupted for a comparison of single calls."""
+    weighs: bool = True
+    """Graphs that turn out slower than eager calls go. Where calls overlap with others, times tell nothing."""
     exhausted: bool = False
     """The person's code ran out of memory: nothing is captured any more."""
     executables: ExecutableStore | None = None

@@ -188,6 +188,8 @@ class Replays:
         before, after = Measured.of(shape.before.warm_ms()), Measured.of(shape.after.ms(leave=leave))
         if before is None or after is None or before.n < 5 or not before.clearly_below(after):
             return
+        if not region.context.weighs:
+            return
         now, then = f"{after.median_ms:.3g}", f"{before.median_ms:.3g}"
         refused = Refused.because(Reason.GRAPH_SLOWER, region.at, now=now, then=then)
         self._captures.decisions.append(

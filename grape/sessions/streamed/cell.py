@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType
-from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from ...failures import failure_notes, surviving
@@ -15,8 +14,9 @@ from ...model import CallsAccount, CellEvidence, CellTime, Finding, StreamEviden
 from ...options import Options
 from ...quiet import without_warnings
 from ...render import Report, build_report
-from ...streams import Arrivals, Building, Evidence, Stream, shared
+from ...streams import Arrivals, Building, Evidence, Stream, shared, unused, when_used
 from ..engine import CELLS, Engine
+from ..later import fixes_of
 from ..past.again import evidence_again, report_again, why_no_graphs
 from ..past.history import Past
 from ..process import engine_and_ms
@@ -26,11 +26,8 @@ from ..timing import CellClock, CellRuns
 from .by_streams import PROFILE, hindrance, settings_for
 from .first_look import FirstLook, with_first
 from .judged import after_streamed_run, did_other_work, without_streams
-from .lead import WARM, after_led_run, after_timed_run, has_to_be_timed
+from .lead import after_led_run, after_timed_run, has_to_be_timed, is_young
 from .stream_evidence import stream_evidence, streamed_findings, with_sources
-
-if TYPE_CHECKING:
-    from ...fixing.later import FixesLater
 
 __all__ = ["StreamedSession"]
 
@@ -69,6 +66,7 @@ class StreamedSession:
         self._file_names = file_names
         self._engine: Engine | None = None
         self._entered = False
+        self._waits: Callable[[], None] | None = None  # takes it back
         self._found: Evidence | None = None
         self._met: Arrivals | None = None
         self._as_written: str | None = None
@@ -106,10 +104,23 @@ class StreamedSession:
         if self._past is None and not self._leads and owner.release_regions():
             self._notes = (_RELEASED,)
         self._is_timed = has_to_be_timed(before)
-        timed = _TIMED if self._is_timed else None
-        self._as_written = PROFILE if self.options.profile else hindrance(owner) or timed
+        self._as_written = PROFILE if self.options.profile else hindrance(owner) or (_TIMED if self._is_timed else None)
         if self._as_written is not None:
             return
+        if unused():
+            self._waits = when_used(lambda: self._begin(owner))
+        else:
+            self._enter(owner)
+        if not self.is_known and self._as_written is None:
+            self._look = FirstLook(owner, self.cell)
+            self._look.statement(code)
+
+    def _begin(self, owner: Engine) -> None:
+        self._waits = None
+        with surviving("it began to serve a cell that uses the GPU from here on"):
+            self._enter(owner)
+
+    def _enter(self, owner: Engine) -> None:
         entered = shared.enter(self, settings_for(self.options.memory_budget))
         if not isinstance(entered, Stream):
             self._is_building = isinstance(entered, Building)
@@ -117,20 +128,14 @@ class StreamedSession:
             self._as_written = entered.reason + later
             return
         self._entered = True
-        shared.look_anew(first=self._is_young(owner))
+        shared.look_anew(first=is_young(owner, self.cell.place, self._past))
         shared.hold(CELLS)
-        if not self.is_known:
-            self._look = FirstLook(owner, self.cell)
-            self._look.statement(code)
-
-    def _is_young(self, owner: Engine) -> bool:
-        """True in runs that are still learnt from, in which more may be spent."""
-        if (past := self._past) is not None:
-            return not past.streamed or (past.led is not None and past.led.runs < WARM)
-        return (runs := owner.runs.get(self.cell.place)) is None or runs.count < WARM
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
         """A top-level statement ended. `code` is the next one."""
+        if self._waits is not None and self._engine is not None and not unused():  # another thread was the first
+            self._waits()
+            self._begin(self._engine)
         if self._look is not None:
             self._look.statement(code)
 
@@ -175,6 +180,8 @@ class StreamedSession:
         owner, self._engine = self._engine, None
         if owner is None:
             return None
+        if self._waits is not None:
+            self._waits()
         stream = shared.stream if self._entered else None
         if self._entered:
             self._entered = False
@@ -235,7 +242,8 @@ class StreamedSession:
         evidence = replace(evidence, time=self._time(found, runs, finished=error is None, same_work=same_work))
         if self._leads and self.cell.key is not None and not self._is_building:
             self._remember(owner, evidence, findings, found)
-        return build_report(evidence, findings, self._fixes(owner, evidence, findings))
+        names = self.namespace if self._file_names is not None else None
+        return build_report(evidence, findings, fixes_of(owner, self.cell, evidence, findings, names))
 
     def _led_by(self, owner: Engine) -> Past | None:
         """What is known of the cell, which streams serve before regions have looked; None where nothing is."""
@@ -276,13 +284,6 @@ class StreamedSession:
         owner.history.remember(self.cell.key, past)
         if past.streamless is not None and not owner.history.streamed:
             shared.release(CELLS)
-
-    def _fixes(self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...]) -> FixesLater:
-        from ...fixing.later import FixesLater
-
-        namespace = self.namespace if self._file_names is not None else None
-        ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
-        return FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
 
     def _report_again(
         self,

@@ -11,14 +11,14 @@ from ...model import LEAST_MS, SIGNIFICANT, CellEvidence, CellTime, Finding, Str
 from ...options import Options, engine_named
 from ...render.units import waited_pair
 from ...streams import shared
-from ..past.history import Led, Past
+from ..past.history import CellKey, Led, Past
 from .by_streams import hindrance
 from .judged import MOST_WAIT, after_streamed_run, without_streams
 
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["WARM", "after_led_run", "after_timed_run", "has_to_be_timed", "leads", "may_be_looked_at"]
+__all__ = ["WARM", "after_led_run", "after_timed_run", "has_to_be_timed", "is_young", "leads", "may_be_looked_at"]
 
 NOTHING = "no operator of it ran on the GPU"
 FEWEST_RUNS = 3
@@ -53,6 +53,13 @@ def leads(owner: Engine, options: Options) -> bool:
     if (context.unhurried or context.backend.kind != "cuda") and not (process_group() or started_as_rank()):
         return False
     return shared.prepare() is None
+
+
+def is_young(owner: Engine, place: CellKey | tuple[str, int], past: Past | None) -> bool:
+    """True in runs that are still learnt from, in which more may be spent."""
+    if past is not None:
+        return not past.streamed or (past.led is not None and past.led.runs < WARM)
+    return (runs := owner.runs.get(place)) is None or runs.count < WARM
 
 
 def has_to_be_timed(past: Past | None) -> bool:

@@ -6,7 +6,7 @@ is not while somebody refers to it. `torch.cuda.graph` is not used, because ente
 
 from __future__ import annotations
 
-import threading
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -24,6 +24,7 @@ from ..operators import copy_each
 from ..protocol import CallTimer, CaptureFailed, MemoryAccount, Pool
 from .branches import CudaBranches, lane_streams
 from .conditional import Bodies
+from .denied import captures_here, not_capturing
 from .driver import load
 from .executables.executable import Executables
 from .executables.updatable import UpdatableCudaGraph
@@ -45,15 +46,6 @@ _streams: dict[torch.device, torch.cuda.Stream] = {}
 """On which captures are made."""
 
 
-class _Thread(threading.local):
-    """True where a capture of Grape's runs in this thread: torch is made to deny it, see `_not_capturing`."""
-
-    captures = False
-
-
-_thread = _Thread()
-
-
 class CudaBackend:
     """Captures on a stream of its own; replays on the current stream.
 
@@ -72,9 +64,6 @@ class CudaBackend:
         decide = conditional_bodies and driver is not None and Bodies.supported(driver)
         self._bodies = Bodies(driver, self.device) if decide and driver is not None else None
         self._watch: CaptureWatch | None = None
-        if self.device not in _streams:  # cuBLAS keeps a workspace for each stream that it meets
-            _streams[self.device] = torch.cuda.Stream(self.device)
-        self._stream = _streams[self.device]
         self._pool: _POOL_HANDLE | None = None
         self._anchor: torch.cuda.CUDAGraph | None = None
         self._pools: list[tuple[_POOL_HANDLE, weakref.ref[torch.cuda.CUDAGraph]]] = []
@@ -86,6 +75,11 @@ class CudaBackend:
         self._warm = False
         self._branches: CudaBranches | None = None
         """Those of the capture that runs: they live until it is over."""
+
+    @functools.cached_property
+    def _stream(self) -> torch.cuda.Stream:
+        """Made late: it gives the device a context. cuBLAS keeps a workspace for each stream that it meets."""
+        return _streams.setdefault(self.device, torch.cuda.Stream(self.device))
 
     def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device=self.device)
@@ -106,7 +100,7 @@ class CudaBackend:
         return pool
 
     def capture(self, body: Callable[[], T], pool: Pool | None = None) -> tuple[CudaGraph | UpdatableCudaGraph, T]:
-        if torch.cuda.is_current_stream_capturing() or _thread.captures:
+        if torch.cuda.is_current_stream_capturing() or captures_here():
             raise CaptureFailed("GR405", "this stream is already being captured by other code")
         self.prepare()
         assert pool is None or isinstance(pool, CudaPool)
@@ -118,7 +112,7 @@ class CudaBackend:
         with (
             torch.cuda.stream(self._stream),
             without_collections(),
-            _not_capturing(),
+            not_capturing(),
             self._watching() as watch,
         ):
             try:
@@ -279,7 +273,8 @@ class CudaBackend:
         return source.clone()
 
     def synchronize(self) -> None:
-        torch.cuda.synchronize(self.device)
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize(self.device)
 
     def timer(self) -> CallTimer:
         return CudaCallTimer()
@@ -321,20 +316,6 @@ class CudaBackend:
         self._pools = []
         if self._bodies is not None:
             self._bodies.close()
-
-
-@contextmanager
-def _not_capturing() -> Iterator[None]:
-    """Answer "is this stream being captured?" with no, so that libraries take their eager path (GR402)."""
-    graphs, name = torch.cuda.graphs, "_cuda_isCurrentStreamCapturing"
-    original = getattr(graphs, name)
-    setattr(graphs, name, lambda: False)
-    _thread.captures = True
-    try:
-        yield
-    finally:
-        _thread.captures = False
-        setattr(graphs, name, original)
 
 
 def _count_nodes(graph: torch.cuda.CUDAGraph) -> int:

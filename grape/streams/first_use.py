@@ -1,0 +1,48 @@
+"""When the person's code first uses a GPU. Until then nothing of Grape's does: a context takes time and memory, and a
+process that has one cannot fork others that use the GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["own_device", "unused", "when_used"]
+
+
+def unused() -> bool:
+    """True where there is a GPU, and this process has not used it."""
+    return torch.cuda.is_available() and not torch.cuda.is_initialized()
+
+
+def own_device() -> int:
+    """The index of the device whose operators are deferred: the current one, or that of the rank, which a script that
+    `torchrun` started makes current later. Does not use it.
+    """
+    current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    rank = os.environ.get("LOCAL_RANK", "")
+    return int(rank) if current == 0 and rank.isdecimal() and int(rank) < torch.cuda.device_count() else current
+
+
+def when_used(call: Callable[[], None]) -> Callable[[], None]:
+    """Have `call` run once, right behind the first use of CUDA in this thread; what it returns takes that back."""
+    cuda: Any = torch.cuda
+    thread = threading.get_ident()
+    plain = cuda._lazy_init  # torch's C++ looks it up, too
+
+    def undo() -> None:
+        if cuda._lazy_init is _lazy_init:
+            cuda._lazy_init = plain
+
+    def _lazy_init() -> None:
+        plain()
+        if cuda.is_initialized() and threading.get_ident() == thread:
+            undo()
+            call()
+
+    cuda._lazy_init = _lazy_init
+    return undo

@@ -1,0 +1,86 @@
+"""What waits for the first use of a GPU, with a CUDA that begins when the test says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from grape.streams import own_device, unused, when_used
+
+
+class Started:
+    """In the place of torch's beginning of CUDA."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self) -> None:
+        self.times += 1
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    made = Started()
+    monkeypatch.setattr(torch.cuda, "_lazy_init", made)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: made.times > 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    return made
+
+
+def begin() -> None:
+    start: Callable[[], None] = torch.cuda._lazy_init
+    start()
+
+
+def test_is_called_once_behind_the_first_use(started: Started) -> None:
+    seen: list[int] = []
+    when_used(lambda: seen.append(started.times))
+    assert unused() and seen == []
+    begin()
+    assert seen == [1] and not unused()
+    assert torch.cuda._lazy_init is started  # type: ignore[comparison-overlap]
+    begin()
+    assert seen == [1]
+
+
+def test_can_be_taken_back(started: Started) -> None:
+    undo = when_used(lambda: pytest.fail("taken back"))
+    undo()
+    undo()
+    begin()
+    assert started.times == 1
+
+
+def test_the_first_use_in_another_thread_is_not_this_one_s(started: Started) -> None:
+    seen: list[int] = []
+    undo = when_used(lambda: seen.append(1))
+    other = threading.Thread(target=begin)
+    other.start()
+    other.join()
+    assert seen == [] and not unused()
+    undo()
+    assert torch.cuda._lazy_init is started  # type: ignore[comparison-overlap]
+
+
+def test_a_use_that_fails_is_none(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("no CUDA GPUs are available")
+
+    monkeypatch.setattr(torch.cuda, "_lazy_init", fail)
+    undo = when_used(lambda: pytest.fail("CUDA did not begin"))
+    with pytest.raises(RuntimeError, match="no CUDA GPUs"):
+        begin()
+    undo()
+
+
+@pytest.mark.parametrize(("rank", "index"), [("2", 2), ("9", 0), ("", 0), ("x", 0)])
+def test_the_device_of_a_rank_is_known_without_using_one(
+    started: Started, monkeypatch: pytest.MonkeyPatch, rank: str, index: int
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: pytest.fail("that uses it"))
+    assert own_device() == index and started.times == 0
