@@ -4,6 +4,7 @@ process that has one cannot fork others that use the GPU.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -29,20 +30,40 @@ def own_device() -> int:
 
 
 def when_used(call: Callable[[], None]) -> Callable[[], None]:
-    """Have `call` run once, right behind the first use of CUDA in this thread; what it returns takes that back."""
+    """Have `call` run once, right behind the first use of CUDA in this thread; what it returns takes that back.
+
+    Where the first use is to choose a device, that is done first: going back to another one gives it a context.
+    """
     cuda: Any = torch.cuda
     thread = threading.get_ident()
-    plain = cuda._lazy_init  # torch's C++ looks it up, too
+    begin, choose = cuda._lazy_init, cuda.set_device  # torch's C++ looks up the first, too
+    chooses = done = False
 
     def undo() -> None:
-        if cuda._lazy_init is _lazy_init:
-            cuda._lazy_init = plain
+        nonlocal done
+        done = True
+        for name, ours, plain in (("_lazy_init", _lazy_init, begin), ("set_device", set_device, choose)):
+            if getattr(cuda, name) is ours:
+                setattr(cuda, name, plain)
 
-    def _lazy_init() -> None:
-        plain()
-        if cuda.is_initialized() and threading.get_ident() == thread:
+    def look() -> None:
+        if not done and not chooses and cuda.is_initialized() and threading.get_ident() == thread:
             undo()
             call()
 
-    cuda._lazy_init = _lazy_init
+    def _lazy_init() -> None:
+        begin()
+        look()
+
+    @functools.wraps(choose)
+    def set_device(device: object) -> None:
+        nonlocal chooses
+        chooses = threading.get_ident() == thread
+        try:
+            choose(device)
+        finally:
+            chooses = False
+        look()
+
+    cuda._lazy_init, cuda.set_device = _lazy_init, set_device
     return undo

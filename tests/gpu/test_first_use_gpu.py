@@ -19,6 +19,7 @@ import grape
 def cell(source):
     shell.run_cell(source).raise_error()
     return grape.last.to_dict()
+shell.run_cell("import torch")
 cell("%%grape --no-widget\\nx = torch.randn(8, 8)\\nfor _ in range(50):\\n    x = torch.tanh(x @ x)")
 untouched, plain = torch.cuda.is_initialized(), torch.cuda._lazy_init.__module__
 cell("%%grape --no-widget\\nfor _ in range(50):\\n    x = torch.tanh(x @ x)")

@@ -441,3 +441,17 @@ def test_a_site_is_weighed(bench: Bench, copy_ns: float, rate: float, bound: boo
         [] if stays else ["copying is cheaper"]
     )
     assert patched() == (["index_select"] if stays else [])
+
+
+def test_patches_of_two_predictors_end_in_any_order() -> None:
+    """Each of several graphed functions has one: what is patched last is not always taken back first."""
+    plain = {name: getattr(torch, name) for name in ("add", "cat", "index_select")}
+    inherited = torch.Tensor.__dict__.get("clone")
+    first, second, third = (Predictor(torch.device("cpu"), PositionFinder()) for _ in range(3))
+    for predictor in (first, second, third):
+        predictor.learn(SimpleNamespace())  # type: ignore[arg-type]
+    assert torch.add is not plain["add"]
+    for predictor in (first, third, second):
+        predictor.forget()
+    assert all(getattr(torch, name) is function for name, function in plain.items())
+    assert torch.Tensor.__dict__.get("clone") is inherited

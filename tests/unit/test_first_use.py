@@ -47,6 +47,37 @@ def test_is_called_once_behind_the_first_use(started: Started) -> None:
     assert seen == [1]
 
 
+def test_a_device_that_is_chosen_is_current_by_then(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = [0]
+
+    def choose(device: int) -> None:
+        begin()  # as torch does
+        chosen.append(device)
+
+    monkeypatch.setattr(torch.cuda, "set_device", choose)
+    seen: list[list[int]] = []
+    when_used(lambda: seen.append(chosen.copy()))
+    torch.cuda.set_device(3)
+    assert seen == [[0, 3]]
+    torch.cuda.set_device(2)
+    assert seen == [[0, 3]] and torch.cuda.set_device is choose
+
+
+def test_a_choice_that_fails_is_the_person_s(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    def choose(device: int) -> None:
+        begin()
+        raise RuntimeError("invalid device ordinal")
+
+    monkeypatch.setattr(torch.cuda, "set_device", choose)
+    seen: list[int] = []
+    undo = when_used(lambda: seen.append(1))
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.cuda.set_device(9)
+    assert seen == []
+    undo()
+    assert torch.cuda.set_device is choose
+
+
 def test_can_be_taken_back(started: Started) -> None:
     undo = when_used(lambda: pytest.fail("taken back"))
     undo()

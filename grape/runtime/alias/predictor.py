@@ -43,6 +43,8 @@ WEIGHED = 64
 _HIT, _MISS = 1, -2
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NOTHING = (AttributeError, TypeError, ValueError, IndexError, RuntimeError)
+_covered: dict[object, Callable[[], None]] = {}
+"""Patches that are over, under those of other predictors: they go with these."""
 
 
 class Predictor:
@@ -312,11 +314,13 @@ class Predictor:
 
         def undo() -> None:
             if getattr(owner, attribute) is not stand_in:
-                return  # somebody else replaced it meanwhile
+                _covered[stand_in] = undo  # somebody else replaced it meanwhile
+                return
             if inherited:
                 delattr(owner, attribute)
             else:
                 setattr(owner, attribute, original)
+            _covered.pop(original, lambda: None)()
 
         setattr(owner, attribute, stand_in)
         self._patched[name] = undo
