@@ -17,6 +17,8 @@ MOST_LANES = 8
 """Each takes a workspace of cuBLAS, 32 MiB on Hopper."""
 WORTH = 1.15
 """A plan is made where its lanes are expected to take so much less; what they do take is measured."""
+ALIKE = 0.95
+"""Fewer lanes that gain so much of what all gain are taken: each has memory of its own."""
 FEWEST = 8
 """Operators below which nothing is planned."""
 BYTES = 16e6
@@ -33,15 +35,17 @@ class OverlapPlan:
     """The lane of each operator that works on the device, by ordinal; lane 0 is the stream that is captured anyway.
 
     Inside of a lane operators keep their order. `waits` names, by ordinal, operators of other lanes that have to be
-    done before. What operators named in `held` made is used in several lanes: nobody may get its memory before the
-    capture is over, for an allocator orders reuse inside of one stream only. `operators` are all that work, `chain` are
-    those of the longest chain in which each needs the one before.
+    done before. What operators named in `held` made is used in several lanes: nobody may get its memory before the lane
+    that made it has waited for all of them, for an allocator orders reuse inside of one stream only. That is so when
+    the operator that names it in `freed` is about to be issued, else when the capture is over. `operators` are all that
+    work, `chain` are those of the longest chain in which each needs the one before.
     """
 
     lanes: int
     lane: Mapping[int, int]
     waits: Mapping[int, tuple[int, ...]]
     held: frozenset[int]
+    freed: Mapping[int, tuple[int, ...]]
     operators: int
     chain: int
 
@@ -70,18 +74,21 @@ def plan_overlap(trace: Trace, alone: Collection[int] = (), most: int = MOST_LAN
     """
     if not _may_overlap(trace) or sum(op.kind in _WORKS for op in trace.ops) < FEWEST:
         return None
-    schedule = _Schedule(most)
-    for op in trace.ops:
-        if op.kind in _WORKS:
-            schedule.place(op, is_alone=op.ordinal in alone)
+    schedule = _scheduled(trace, alone, most)
     lanes = 1 + max(schedule.lane.values())
     if lanes == 1 or schedule.gain < WORTH:
         return None
+    for fewer in range(2, lanes, 2):
+        few = _scheduled(trace, alone, fewer)
+        if few.gain > ALIKE * schedule.gain:
+            schedule, lanes = few, 1 + max(few.lane.values())
+            break
     return OverlapPlan(
         lanes=lanes,
         lane=schedule.lane,
         waits={ordinal: found for ordinal, found in schedule.waits.items() if found},
-        held=schedule.held(),
+        held=frozenset(schedule.crossing),
+        freed=schedule.freed(),
         operators=len(schedule.lane),
         chain=longest_chain(trace),
     )
@@ -89,11 +96,15 @@ def plan_overlap(trace: Trace, alone: Collection[int] = (), most: int = MOST_LAN
 
 def expected_gain(trace: Trace, most: int = MOST_LANES) -> float:
     """How many times faster lanes are expected to be than a chain, were nothing in their way: 1 for a chain."""
-    schedule = _Schedule(most)
+    return _scheduled(trace, (), most).gain
+
+
+def _scheduled(trace: Trace, alone: Collection[int], lanes: int) -> _Schedule:
+    schedule = _Schedule(lanes)
     for op in trace.ops:
         if op.kind in _WORKS:
-            schedule.place(op, is_alone=False)
-    return schedule.gain
+            schedule.place(op, is_alone=op.ordinal in alone)
+    return schedule
 
 
 def longest_chain(trace: Trace) -> int:
@@ -154,7 +165,9 @@ class _Schedule:
         self._fence: int | None = None
         self._home: dict[int, int] = {}
         """By storage: the operator that made it."""
-        self._crossing: set[int] = set()
+        self.crossing: dict[int, dict[int, int]] = {}
+        """By operator whose results cross lanes: by lane, the last operator there that touches them."""
+        self._touched: dict[int, dict[int, int]] = {}
 
     @property
     def gain(self) -> float:
@@ -179,8 +192,21 @@ class _Schedule:
             self._fence = op.ordinal
         self._note_memory(op, lane)
 
-    def held(self) -> frozenset[int]:
-        return frozenset(self._crossing)
+    def freed(self) -> dict[int, tuple[int, ...]]:
+        """By operator: those whose results nothing in another lane touches any more, as its own lane knows by then."""
+        waiting: dict[int, list[int]] = {}
+        for made in self.crossing:
+            waiting.setdefault(self.lane[made], []).append(made)
+        freed: dict[int, list[int]] = {}
+        for ordinal, lane in self.lane.items():
+            known = self._knew[ordinal]
+            left: list[int] = []
+            for made in waiting.get(lane, ()):
+                touches = self.crossing[made].items()
+                free = ordinal > made and all(known.get(one, -1) >= last for one, last in touches if one != lane)
+                (freed.setdefault(ordinal, []) if free else left).append(made)
+            waiting[lane] = left
+        return {ordinal: tuple(made) for ordinal, made in freed.items()}
 
     def _best(self, needs: set[int]) -> int:
         last = [self._last[lane] in needs for lane in range(len(self.ends))]
@@ -206,5 +232,8 @@ class _Schedule:
             self._home[storage] = op.ordinal
         for view in (*op.tensors(), *op.outputs):
             home = self._home.get(view.storage)
-            if home is not None and self.lane[home] != lane:
-                self._crossing.add(home)
+            if home is not None:
+                touched = self._touched.setdefault(home, {})
+                touched[lane] = op.ordinal
+                if self.lane[home] != lane:
+                    self.crossing[home] = touched

@@ -29,8 +29,13 @@ ROWS = (
         ),
         (
             "branches: memory that crosses lanes is not held",
-            "            if home is not None and self.lane[home] != lane:\n",
-            "            if home is not None and self.lane[home] > 99:\n",
+            "                if self.lane[home] != lane:\n",
+            "                if self.lane[home] > 99:\n",
+        ),
+        (
+            "branches: memory is given back before others are done with it",
+            "all(known.get(one, -1) >= last for one, last in touches if one != lane)",
+            "any(known.get(one, -1) >= last for one, last in touches)",
         ),
         (
             "branches: a call that writes has some",

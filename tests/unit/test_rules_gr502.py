@@ -66,6 +66,22 @@ def later_waits(lane: object, waits: object, number: int) -> bool:
     return any(9 in waits.get(n, ()) for n in range(10, number) if lane[n] == lane[number])
 
 
+def test_memory_is_free_once_its_own_lane_has_waited() -> None:
+    """Storage 1 is read by both towers; its own lane waits for the other where they join, and goes on behind that."""
+    left, right = (
+        [make(2, 1), *(make(n, n - 1) for n in range(3, 8))],
+        [make(12, 1), *(make(n, n - 1) for n in range(13, 18))],
+    )
+    plan = plan_overlap(built(make(1, 0), *left, *right, make(20, 7, 17), make(21, 20), make(22, 21)))
+    assert plan is not None and plan.lanes == 2
+    join = 13
+    other = next(number for number in (6, 12) if plan.lane[number] != plan.lane[join])
+    assert plan.waits[join] == (other,)
+    if plan.lane[0] == plan.lane[join]:
+        assert 0 in plan.freed[join]
+    assert all(ordinal > made for ordinal, freed in plan.freed.items() for made in freed)
+
+
 @pytest.mark.parametrize("kind", ["random", "dynamic", "transfer-out", "host-random"])
 def test_no_plan_where_it_could_not_be_right(kind: str) -> None:
     assert plan_overlap(built(*towers(), make(16, 5, kind=kind))) is None

@@ -46,7 +46,7 @@ class CudaBranches:
         self._awaited = frozenset(ordinal for waits in plan.waits.values() for ordinal in waits)
         self._events: dict[int, torch.cuda.Event] = {}
         self._forked: set[int] = set()
-        self._held: list[object] = []
+        self._held: dict[int, object] = {}
         self._start = _event_on(main)
         self._tip = self._behind()
 
@@ -63,6 +63,8 @@ class CudaBranches:
             stream.wait_event(self._start)
         for other in self._plan.waits.get(ordinal, ()):
             stream.wait_event(self._events[other])
+        for made in self._plan.freed.get(ordinal, ()):
+            self._held.pop(made, None)
         with torch.cuda.stream(stream):
             yield
         if ordinal in self._awaited:
@@ -72,7 +74,7 @@ class CudaBranches:
 
     def keep(self, ordinal: int, result: object) -> None:
         if ordinal in self._plan.held:
-            self._held.append(result)
+            self._held[ordinal] = result
 
     def aside(self) -> None:
         self._tip = self._behind()

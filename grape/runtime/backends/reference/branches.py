@@ -26,7 +26,7 @@ class ReferenceBranches:
         self._begin = len(steps)
         self._ordinals: dict[int, int] = {}
         """By number of the step; one without was made by no operator that the plan knows."""
-        self._held: list[object] = []
+        self._held: dict[int, object] = {}
 
     @contextmanager
     def on_lane(self, ordinal: int) -> Iterator[None]:
@@ -34,6 +34,8 @@ class ReferenceBranches:
         if lane is None:
             yield
             return
+        for made in self._plan.freed.get(ordinal, ()):
+            self._held.pop(made, None)
         begin, self._arena.lane = len(self._steps), lane
         try:
             yield
@@ -43,7 +45,7 @@ class ReferenceBranches:
 
     def keep(self, ordinal: int, result: object) -> None:
         if ordinal in self._plan.held:
-            self._held.append(result)
+            self._held[ordinal] = result
 
     def aside(self) -> None:
         pass
