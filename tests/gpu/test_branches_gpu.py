@@ -11,6 +11,8 @@ from torch import nn
 
 import grape
 from grape.model.overlap import Overlapped
+from grape.profiling import TimelineRecorder
+from grape.render.timeline.columns import Strings, pack
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.cuda import ordering
 from tests.property.branching import branching
@@ -129,3 +131,21 @@ def test_a_stream_of_the_person_ends_the_branches() -> None:
 
     served = grape.graph(work)
     agrees(work, served, calls=60)
+
+
+def test_the_timeline_shows_branches_beside_each_other() -> None:
+    model = Experts().cuda().eval()
+    served = grape.graph(model)
+    agrees(model, served)
+    found = overlapped(served)
+    assert found is not None and found.applied
+    x = torch.randn(32, 256, device="cuda")
+    recorder = TimelineRecorder(x.device)
+    recorder.start()
+    for _ in range(3):
+        served(x)
+    recorder.stop()
+    timeline = recorder.timeline()
+    assert timeline is not None, recorder.unavailable
+    rows = pack(timeline, Strings(), limit=10_000).rows
+    assert len([row for row in rows if row.lane not in ("lines", "host", "launches") and row.count > 3]) > 1
