@@ -148,4 +148,4 @@ def test_the_timeline_shows_branches_beside_each_other() -> None:
     timeline = recorder.timeline()
     assert timeline is not None, recorder.unavailable
     rows = pack(timeline, Strings(), limit=10_000).rows
-    assert len([row for row in rows if row.lane not in ("lines", "host", "launches") and row.count > 3]) > 1
+    assert len([row for row in rows if row.lane not in ("lines", "host", "launch") and row.count > 3]) > 1
