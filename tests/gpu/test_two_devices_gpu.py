@@ -45,7 +45,7 @@ def settled() -> Iterator[None]:
 
 
 def trained(first: str, second: str, *, split: bool) -> list[Tensor]:
-    """Parameters, losses and states; with `split`, halves of a batch go one behind the other, as in a pipeline by hand."""
+    """Parameters, losses, states; with `split`, halves of a batch go one behind the other, as in a pipeline by hand."""
     torch.manual_seed(0)
     net = Halves(first, second)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
