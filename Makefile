@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint chromium perfetto streams
+.PHONY: help demo test tests lint chromium perfetto streams
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -18,10 +18,13 @@ help:
 demo: streams
 	@$(BIN)/grape demo
 
+test: lint chromium perfetto streams
+	@$(MAKE) --no-print-directory tests
+
 # A worker that crashes ends the run: pytest-xdist 3.8 waits for ever for one that took its place (its issue 1323).
 # Tests start many processes: none of them compiles Grape again. Folders come in the order of their names, so that what
 # takes long (tests/browser, tests/integration) is not what everybody waits for at the end.
-test: lint chromium perfetto streams
+tests:
 	$(BIN)/python -m compileall -q grape
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
