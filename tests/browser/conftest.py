@@ -36,6 +36,21 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    return report
+
+
+def failed(item: pytest.Item) -> bool:
+    """Whether the test has failed by now: only then is a picture worth its time."""
+    return item.stash.get(_FAILED, False)
+
+
 def is_ours(error: Any) -> bool:
     """Not an error within the front end's own scripts; the widget's module comes from a blob or from the page."""
     stack = str(error.stack)
@@ -43,9 +58,9 @@ def is_ours(error: Any) -> bool:
 
 
 @pytest.fixture
-def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Open a page in a context of its own. At the end of the test there must have been no error in its scripts, and
-    a picture of it lies in the test's folder.
+def open_page(browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """Open a page in a context of its own. At the end of the test there must have been no error in its scripts. Of
+    a test that failed a picture lies in its folder.
     """
     contexts: list[Any] = []
     errors: list[str] = []
@@ -61,7 +76,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
     yield open_one
     for number, context in enumerate(contexts):
-        for page in context.pages:
+        for page in context.pages if failed(request.node) else ():
             page.screenshot(path=tmp_path / f"page-{number}.png")
         context.close()
     assert errors == []

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 
-from tests.browser.conftest import is_ours
+from tests.browser.conftest import failed, is_ours
 from tests.browser.notebooks import (
     EARLY,
     FIXABLE,
@@ -31,6 +31,7 @@ from tests.browser.notebooks import (
 from tests.browser.pages import AXE_RULES, VIEW, colours_in, figures, pixels, settle, span, unfold, wait_for_view
 
 Opener = Callable[..., Any]
+InLab = Callable[[str], Any]
 
 OUTPUTS = "window.jupyterapp.shell.currentWidget.content.widgets[{}].model.outputs.toJSON()"
 
@@ -52,6 +53,46 @@ def lab(browser: Any, jupyter: Any) -> Any:
     yield page
     page.screenshot(path=jupyter.folder / "lab.png")
     context.close()
+
+
+@pytest.fixture(scope="module")
+def desk(browser: Any, jupyter: Any) -> Iterator[Any]:
+    """Another JupyterLab, in which one notebook after another is opened: to load it takes longer than most tests."""
+    context = browser.new_context(viewport={"width": 1100, "height": 1400})
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    page.errors = []
+    page.on("pageerror", lambda error: page.errors.append(str(error)) if is_ours(error) else None)
+    page.goto(f"{jupyter.url}/lab?reset")
+    page.wait_for_function("window.jupyterapp && window.jupyterapp.restored.then(() => true)")
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def in_lab(desk: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[InLab]:
+    """Open a notebook in JupyterLab. At the end of the test it is closed as it is, and its kernel is gone."""
+    desk.errors.clear()
+
+    def open_one(name: str) -> Any:
+        desk.evaluate("async path => { await window.jupyterapp.commands.execute('docmanager:open', { path }); }", name)
+        wait_for_notebook(desk)
+        return desk
+
+    yield open_one
+    if failed(request.node):
+        desk.screenshot(path=tmp_path / "desk.png")
+    desk.evaluate(
+        """async () => {
+        for (const panel of [...window.jupyterapp.shell.widgets("main")].filter(one => one.context)) {
+            await panel.sessionContext.shutdown();
+            panel.context.model.dirty = false;
+            panel.close();
+        }
+    }"""
+    )
+    desk.wait_for_function("!document.querySelector('.jp-Notebook')")
+    assert desk.errors == []
 
 
 def sample_view(page: Any) -> Any:
@@ -219,43 +260,34 @@ def saved(lab: Any, jupyter: Any, name: str, *, state: bool) -> str:
     return name
 
 
-def reopen(browser: Any, jupyter: Any, name: str, *, trusted: bool) -> Any:
-    if trusted:
-        jupyter.trust(name)
-    page = browser.new_context(viewport={"width": 1300, "height": 1000}).new_page()
-    page.set_default_timeout(20_000)
-    page.goto(f"{jupyter.url}/lab/tree/{name}?reset")
-    wait_for_notebook(page)
-    return page
-
-
-def test_saved_with_state_and_trusted_it_draws_without_running(lab: Any, browser: Any, jupyter: Any) -> None:
-    page = reopen(browser, jupyter, saved(lab, jupyter, "with.ipynb", state=True), trusted=True)
+def test_saved_with_state_and_trusted_it_draws_without_running(lab: Any, in_lab: InLab, jupyter: Any) -> None:
+    name = saved(lab, jupyter, "with.ipynb", state=True)
+    jupyter.trust(name)
+    page = in_lab(name)
     wait_for_view(page)
     page.locator(".grape-report").first.scroll_into_view_if_needed()
     assert colours_in(page, "before") > 4
-    page.context.close()
 
 
-def test_saved_without_state_and_trusted_the_summary_stands(lab: Any, browser: Any, jupyter: Any) -> None:
+def test_saved_without_state_and_trusted_the_summary_stands(lab: Any, in_lab: InLab, jupyter: Any) -> None:
     verdict = run_code(lab, "import grape; print(grape.last.verdict)")
-    page = reopen(browser, jupyter, saved(lab, jupyter, "without.ipynb", state=False), trusted=True)
+    name = saved(lab, jupyter, "without.ipynb", state=False)
+    jupyter.trust(name)
+    page = in_lab(name)
     output = page.locator(".jp-OutputArea").nth(1)
     output.scroll_into_view_if_needed()
     assert verdict in output.inner_text()
     assert page.locator(".grape-report").count() == 0
-    page.context.close()
 
 
 @pytest.mark.parametrize("state", [True, False])
-def test_saved_and_untrusted_the_summary_stands(lab: Any, browser: Any, jupyter: Any, state: bool) -> None:
+def test_saved_and_untrusted_the_summary_stands(lab: Any, in_lab: InLab, jupyter: Any, state: bool) -> None:
     verdict = run_code(lab, "import grape; print(grape.last.verdict)")
-    page = reopen(browser, jupyter, saved(lab, jupyter, f"untrusted-{state}.ipynb", state=state), trusted=False)
+    page = in_lab(saved(lab, jupyter, f"untrusted-{state}.ipynb", state=state))
     output = page.locator(".jp-OutputArea").nth(1)
     output.scroll_into_view_if_needed()
     assert verdict in output.inner_text()
     assert page.locator(".grape-report").count() == 0
-    page.context.close()
 
 
 def test_nbconvert_keeps_the_summary(lab: Any, jupyter: Any, open_page: Opener) -> None:
@@ -283,9 +315,8 @@ def test_a_restarted_kernel_is_said(lab: Any) -> None:
     view.get_by_text("the kernel that made this view is gone; run its cell again").wait_for()
 
 
-def test_a_fix_is_handed_over_and_taken_back(jupyter: Any, open_page: Opener) -> None:
-    page = open_page(f"{jupyter.url}/lab/tree/{write(jupyter.folder, 'fix.ipynb', MODEL, FIXABLE)}?reset")
-    wait_for_notebook(page)
+def test_a_fix_is_handed_over_and_taken_back(jupyter: Any, in_lab: InLab) -> None:
+    page = in_lab(write(jupyter.folder, "fix.ipynb", MODEL, FIXABLE))
     run_all(page)
     page.wait_for_selector(".grape-report")
     view = page.locator(".grape-report")
@@ -308,10 +339,10 @@ def test_a_fix_is_handed_over_and_taken_back(jupyter: Any, open_page: Opener) ->
     assert "source of In[2]" not in run_code(page, "%grape status")
 
 
-@pytest.mark.parametrize("front_end", ["lab/tree", "notebooks"])
-def test_a_fix_is_applied_in_place_and_undone(jupyter: Any, open_page: Opener, front_end: str) -> None:
+@pytest.mark.parametrize("front_end", ["lab", "notebooks"])
+def test_a_fix_is_applied_in_place_and_undone(jupyter: Any, in_lab: InLab, open_page: Opener, front_end: str) -> None:
     name = write(jupyter.folder, f"place-{front_end[:3]}.ipynb", MODEL, FIXABLE)
-    page = open_page(f"{jupyter.url}/{front_end}/{name}" + ("?reset" if front_end == "lab/tree" else ""))
+    page = in_lab(name) if front_end == "lab" else open_page(f"{jupyter.url}/{front_end}/{name}")
     wait_for_notebook(page)
     run_all(page)
     page.wait_for_selector(".grape-report")
@@ -331,10 +362,9 @@ def test_a_fix_is_applied_in_place_and_undone(jupyter: Any, open_page: Opener, f
     assert run_code(page, "print(type(kept[0]).__name__, len(kept))") == "float 12"
 
 
-def test_the_runs_so_far_are_told_when_they_are_opened(jupyter: Any, open_page: Opener) -> None:
+def test_the_runs_so_far_are_told_when_they_are_opened(jupyter: Any, in_lab: InLab) -> None:
     name = write(jupyter.folder, "runs.ipynb", MODEL, FIXABLE)
-    page = open_page(f"{jupyter.url}/lab/tree/{name}?reset")
-    wait_for_notebook(page)
+    page = in_lab(name)
     run_all(page)
     page.wait_for_selector(".grape-report")
     cell = "window.jupyterapp.shell.currentWidget.content.widgets[1].model.sharedModel"
@@ -351,10 +381,9 @@ def test_the_runs_so_far_are_told_when_they_are_opened(jupyter: Any, open_page: 
     assert "%grape compare A B" in page.locator(".grape-runs").inner_text()
 
 
-def test_the_magic_applies_in_place_and_undoes(jupyter: Any, open_page: Opener) -> None:
+def test_the_magic_applies_in_place_and_undoes(jupyter: Any, in_lab: InLab) -> None:
     name = write(jupyter.folder, "magic.ipynb", MODEL, FIXABLE)
-    page = open_page(f"{jupyter.url}/lab/tree/{name}?reset")
-    wait_for_notebook(page)
+    page = in_lab(name)
     run_all(page)
     page.wait_for_selector(".grape-report")
     wait_for_notebook(page)
@@ -372,10 +401,9 @@ def test_the_magic_applies_in_place_and_undoes(jupyter: Any, open_page: Opener) 
     assert view.get_by_label("Source to run").inner_text().rstrip() == REWRITTEN
 
 
-def test_the_timelines_may_come_later(jupyter: Any, open_page: Opener) -> None:
+def test_the_timelines_may_come_later(jupyter: Any, in_lab: InLab) -> None:
     name = write(jupyter.folder, "early.ipynb", "import torch", SAMPLE.replace("\nwidget\n", "\n"), EARLY)
-    page = open_page(f"{jupyter.url}/lab/tree/{name}?reset")
-    wait_for_notebook(page)
+    page = in_lab(name)
     run_all(page)
     view = page.locator(".grape-report")
     unfold(page)
@@ -403,10 +431,9 @@ def test_notebook_7(jupyter: Any, open_page: Opener) -> None:
     page.wait_for_function(f"{VIEW}.viewport.to - {VIEW}.viewport.from < {0.9 * (everything[1] - everything[0])}")
 
 
-def test_no_widget_leaves_the_summary_alone(jupyter: Any, open_page: Opener) -> None:
+def test_no_widget_leaves_the_summary_alone(jupyter: Any, in_lab: InLab) -> None:
     name = write(jupyter.folder, "plain.ipynb", MODEL, LOOP.replace("%%grape", "%%grape --no-widget"))
-    page = open_page(f"{jupyter.url}/lab/tree/{name}?reset")
-    wait_for_notebook(page)
+    page = in_lab(name)
     run_all(page)
     outputs = page.evaluate(OUTPUTS.format(1))
     shown = [output["data"] for output in outputs if any(output["data"].values())]

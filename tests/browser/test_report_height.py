@@ -62,8 +62,10 @@ def test_each_kind_of_cell_is_seen_at_once_and_by_everybody(open_page: Opener, n
     from axe_playwright_python.sync_playwright import Axe
 
     report = CELLS[name]()
+    page = open_page("about:blank")
     for width, scheme in ((400, "light"), (900, "light"), (900, "dark")):
-        page = open_page("about:blank", viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
         page.set_content(fragment_page(report.to_html()))
         box = page.locator("main > div")
         assert box.evaluate("one => one.scrollWidth") <= width
