@@ -244,7 +244,7 @@ PARTS = {
         define=_BEAM,
         use="with torch.no_grad():\n    result = [search(prompt) for prompt in prompts]\n",
         sizes={**_GPT2, "beams": 5, "calls": 16, "longest": 128, "steps": 128},
-        small={**_TINY, "beams": 3, "calls": 32},
+        small={**_TINY, "beams": 3, "calls": 16},
     ),
     "b": Part(
         name="greedy decode",

@@ -223,12 +223,12 @@ def steady(case: Case, stamps: Stamps, calls: int) -> dict[str, Any]:
     return found
 
 
-def profile(case: Case, stamps: Stamps) -> list[dict[str, Any]]:
+def profile(case: Case, stamps: Stamps, calls: int) -> list[dict[str, Any]]:
     """The functions with most time of their own, in microseconds per call, under cProfile."""
     profiler = cProfile.Profile()
     stamps.dry = True
     with torch.inference_mode():
-        for _ in range(PROFILED_CALLS):
+        for _ in range(calls):
             case.prepare()
             synchronize()
             profiler.enable()
@@ -238,9 +238,9 @@ def profile(case: Case, stamps: Stamps) -> list[dict[str, Any]]:
     rows = [
         {
             "function": _place(*where),
-            "times": times / PROFILED_CALLS,
-            "own_us": own * 1e6 / PROFILED_CALLS,
-            "with_callees_us": below * 1e6 / PROFILED_CALLS,
+            "times": times / calls,
+            "own_us": own * 1e6 / calls,
+            "with_callees_us": below * 1e6 / calls,
         }
         for where, (_, times, own, below, _) in stats.items()
     ]
@@ -266,7 +266,7 @@ def measure(name: str, device: torch.device, calls: int, learning_calls: int, ba
             verdicts.append(report["verdict"])
         steady(case, stamps, 50)
         found = steady(case, stamps, calls)
-        functions = profile(case, stamps)
+        functions = profile(case, stamps, min(calls, PROFILED_CALLS))
     engine().reset()
     return {"what": case.what, **found, "profile": functions, "verdicts": verdicts}
 

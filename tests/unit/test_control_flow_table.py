@@ -21,7 +21,7 @@ from tests.property.control_flow_programs import SelectsOnly
 from tests.unit.control_flow_cases import AFTER, ASSERTIONS, CONSTRUCTS, INPUTS, arguments, bits, left_in, source_of
 
 CALLS = 20
-UNROLLED = 12
+UNROLLED = 6
 """Iterations of a loop that only data ends, until selects give it up: each takes as long as the first."""
 ALL = {**CONSTRUCTS, **ASSERTIONS}
 # Enough work for a region, and results in memory of their own whatever way the data took.
