@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.evaluate.__main__ import FIXED
+from tests.processes import environment_of, ran
+
+# Where they are set it does not start itself again.
+SET = FIXED | {"GRAPE_REFERENCE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
 def run(*command: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, env=environment, timeout=280, cwd=ROOT, check=False
-    )
+    done = ran(*command, environment=environment_of() | SET, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -22,6 +22,8 @@ NAMES = [
     "several_gpus.ipynb",
     "simulation.ipynb",
 ]
+INTERPRETERS = ("quickstart.ipynb", "several_gpus.ipynb")
+"""Their kernels are new interpreters, as everywhere else; those of the others have imported torch and Grape already."""
 
 
 def read(name: str) -> NotebookNode:
@@ -45,8 +47,9 @@ def test_is_stored_without_outputs(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_runs_and_shows_its_reports(name: str, tmp_path: Path) -> None:
+def test_runs_and_shows_its_reports(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Every cell runs to its end (so every top-level assert was reached), and each `%%grape` cell shows a report."""
+    request.getfixturevalue("new_kernels" if name in INTERPRETERS else "forked_kernels")
     if name == "generate.ipynb":
         pytest.importorskip("transformers")
     notebook = read(name)

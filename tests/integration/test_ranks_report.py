@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch.distributed
 
-from tests.processes import environment_of
+from tests.processes import environment_of, ran
 from tests.property.stream_programs import needs_compiler
 
 pytestmark = [
@@ -49,17 +48,9 @@ dist.destroy_process_group()
 
 def torchrun(folder: Path, *arguments: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
     environment = environment_of() | {"GRAPE_REFERENCE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
     for _ in range(4):
-        done = subprocess.run(
-            [*launcher, *arguments],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        done = ran(*launcher, *arguments, cwd=folder, environment=environment, timeout=240)
         if "terminate called without an active exception" not in done.stderr:
             break  # else torch with gloo aborted at its exit, as it does now and then, without Grape too
     return done

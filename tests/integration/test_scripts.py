@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from grape.cli import main
-from tests.processes import ROOT
+from tests.processes import ROOT, environment_of
+from tests.processes import ran as ran_forked
 
 TORCH = """\
 import torch
@@ -171,6 +172,11 @@ def ran(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def forked(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The same, where it is not about the start: torch and Grape have been imported."""
+    return ran_forked(*words, cwd=folder, environment=environment_of() | {"COLUMNS": "100"})
+
+
 def assert_same_as_plain(folder: Path, *words: str) -> str:
     """What Grape says of a script whose output, errors and exit code are otherwise those of the plain one."""
     plain, under = ran(folder, *words), ran(folder, "-m", "grape", *words)
@@ -286,7 +292,7 @@ def test_an_error_of_grapes_costs_the_report_and_not_the_script(folder: Path) ->
     broken = "from grape.sessions import Session\ndef fails(*_): raise RuntimeError('broken')\nSession.{} = fails\n"
     (folder / "script.py").write_text("import breaks_it\n" + TORCH + LOOP)
     (folder / "breaks_it.py").write_text("")
-    plain = ran(folder, "script.py")
+    plain = forked(folder, "script.py")
     for name, said in {"open": "could not start", "close": "no report"}.items():
         (folder / "breaks_it.py").write_text(broken.format(name))
         done = ran(folder, "-m", "grape", "run", "--json", "r.json", "script.py")
@@ -300,7 +306,7 @@ def test_fail_on_is_an_exit_code_of_a_script_that_ended_well(folder: Path) -> No
     reads += "    for _ in range(20):\n        f(x)\n"
     for end, code in {"": 1, "import sys\nsys.exit(0)\n": 1, "import sys\nsys.exit(4)\n": 4}.items():
         (folder / "script.py").write_text(reads + end)
-        done = ran(folder, "-m", "grape", "run", "--fail-on", "costly", "script.py")
+        done = forked(folder, "-m", "grape", "run", "--fail-on", "costly", "script.py")
         assert done.returncode == code, done.stderr
         assert "grape: --fail-on costly: GR101 in script.py, line 6" in done.stderr
 
@@ -337,7 +343,7 @@ def test_rewrites_of_a_script_go_into_a_copy(
     script = folder / "script.py"
     script.write_bytes(body.encode("latin-1"))
     monkeypatch.chdir(folder)
-    done = ran(folder, "-m", "grape", "run", "--json", "r.json", "script.py")
+    done = forked(folder, "-m", "grape", "run", "--json", "r.json", "script.py")
     assert "grape apply script.py --report r.json --unverified writes a copy" in " ".join(done.stderr.split())
     assert main(["apply", "script.py", "--report", "r.json"]) == 0
     assert "1 not verified, take them with --unverified" in capsys.readouterr().out
@@ -345,7 +351,7 @@ def test_rewrites_of_a_script_go_into_a_copy(
     assert "wrote script.grape.py: script.py is as it was" in capsys.readouterr().out
     new = (folder / "script.grape.py").read_bytes()
     assert b"'\xe9'" in new and b".append(x.sum().detach().clone())\r\n" in new and new.count(b"\r") == new.count(b"\n")
-    assert ran(folder, "script.grape.py").stdout == ran(folder, "script.py").stdout
+    assert forked(folder, "script.grape.py").stdout == forked(folder, "script.py").stdout
     script.write_bytes(script.read_bytes() + b"# edited\r\n")
     assert main(["apply", "script.py", "--report", "r.json", "--unverified", "-o", "other.py"]) == 4
     assert "script.py was edited since the report" in capsys.readouterr().err
