@@ -28,6 +28,10 @@ CROSSING = 0.1
 
 _WORKS = frozenset({"compute", "transfer-in"})
 _IDLE = frozenset({"view", "host-read", "host"})
+_OF_TORCH = ("aten.", "prims.")
+"""What others bring may write memory that no trace shows: its place among all the others is that in the code."""
+_ONE_HANDLE = ("aten.linalg_", "aten._linalg_", "aten.cholesky", "aten.lu_", "aten.geqrf", "aten.ormqr")
+"""A library does them that has one handle for all streams: they keep their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,7 @@ def plan_overlap(trace: Trace, alone: Collection[int] = (), most: int = MOST_LAN
     number drawn. Operators named in `alone` write memory that others may know by another name: what comes before them
     in the code is done before, what comes behind waits for them.
     """
-    if not _may_overlap(trace) or sum(op.kind in _WORKS for op in trace.ops) < FEWEST:
+    if not _may_overlap(trace) or sum(map(_works, trace.ops)) < FEWEST:
         return None
     schedule = _scheduled(trace, alone, most)
     lanes = 1 + max(schedule.lane.values())
@@ -102,8 +106,8 @@ def expected_gain(trace: Trace, most: int = MOST_LANES) -> float:
 def _scheduled(trace: Trace, alone: Collection[int], lanes: int) -> _Schedule:
     schedule = _Schedule(lanes)
     for op in trace.ops:
-        if op.kind in _WORKS:
-            schedule.place(op, is_alone=op.ordinal in alone)
+        if _works(op):
+            schedule.place(op, is_alone=op.ordinal in alone or _is_foreign(op))
     return schedule
 
 
@@ -112,9 +116,26 @@ def longest_chain(trace: Trace) -> int:
     flow = _Flow()
     depth: dict[int, int] = {}
     for op in trace.ops:
-        if op.kind in _WORKS:
+        if _works(op):
             depth[op.ordinal] = 1 + max((depth[needed] for needed in flow.needs(op)), default=0)
     return max(depth.values(), default=0)
+
+
+def _works(op: OpRecord) -> bool:
+    """On the device. A view of nothing that was there is a constant, which is brought there just before."""
+    return op.kind in _WORKS or (op.kind == "view" and bool(op.born))
+
+
+def _is_foreign(op: OpRecord) -> bool:
+    return op.kind == "compute" and not op.name.startswith(_OF_TORCH)
+
+
+def _grows(op: OpRecord) -> bool:
+    """What is written gets other memory, of another lane than whoever made it, and lets go of what it had."""
+    had: dict[int, int] = {}
+    for view in op.tensors():
+        had[view.storage] = max(view.nbytes, had.get(view.storage, 0))
+    return any(view.storage in op.written and view.nbytes > had.get(view.storage, 0) for view in op.outputs)
 
 
 def _may_overlap(trace: Trace) -> bool:
@@ -123,6 +144,8 @@ def _may_overlap(trace: Trace) -> bool:
     born: set[int] = set()
     for op in trace.ops:
         if op.kind not in _WORKS | _IDLE or not born.issuperset(op.written):
+            return False
+        if op.written and _grows(op):
             return False
         born.update(op.born)
     return True
@@ -180,7 +203,8 @@ class _Schedule:
         if self._fence is not None:
             needs.add(self._fence)
         cost = 1 + sum(view.nbytes for view in (*op.tensors(), *op.outputs)) / BYTES
-        lane = 0 if is_alone or op.kind != "compute" else self._best(needs)
+        is_ordered = is_alone or op.kind != "compute" or op.name.startswith(_ONE_HANDLE)
+        lane = 0 if is_ordered else self._best(needs)
         begins = self._begins(lane, needs)
         self._wait(op.ordinal, lane, needs)
         self.lane[op.ordinal], self._last[lane] = lane, op.ordinal

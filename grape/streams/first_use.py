@@ -32,10 +32,14 @@ def own_device() -> int:
 def when_used(call: Callable[[], None]) -> Callable[[], None]:
     """Have `call` run once, right behind the first use of CUDA in this thread; what it returns takes that back.
 
+    Not where the dispatcher is in a state that ends with a block or a call: `torch.inference_mode` gives it back as it
+    found it, without what began inside. A later use outside, or the caller at its next statement, is in time then. Not
+    in a process that was forked meanwhile.
+
     Where the first use is to choose a device, that is done first: going back to another one gives it a context.
     """
     cuda: Any = torch.cuda
-    thread = threading.get_ident()
+    thread, process, state = threading.get_ident(), os.getpid(), _dispatching()
     begin, choose = cuda._lazy_init, cuda.set_device  # torch's C++ looks up the first, too
     chooses = done = False
 
@@ -47,7 +51,9 @@ def when_used(call: Callable[[], None]) -> Callable[[], None]:
                 setattr(cuda, name, plain)
 
     def look() -> None:
-        if not done and not chooses and cuda.is_initialized() and threading.get_ident() == thread:
+        if done or chooses or not cuda.is_initialized():
+            return
+        if threading.get_ident() == thread and os.getpid() == process and _dispatching() == state:
             undo()
             call()
 
@@ -67,3 +73,9 @@ def when_used(call: Callable[[], None]) -> Callable[[], None]:
 
     cuda._lazy_init, cuda.set_device = _lazy_init, set_device
     return undo
+
+
+def _dispatching() -> tuple[object, ...]:
+    """What the block that this thread is in, or the compiler at work, would give back at its end."""
+    included = repr(torch._C._dispatch_tls_local_include_set())
+    return included, torch.is_inference_mode_enabled(), torch._guards.CompileContext.try_get()

@@ -13,7 +13,7 @@ from .groups import (
     started_as_rank,
 )
 from .imports import when_imported
-from .operators import HOST_READS, Operator, tensors_in
+from .operators import HOST_READS, Operator, hides_memory, tensors_in
 from .positions import PositionFinder, is_between, is_grape_code, is_own_code
 from .recorder import LIMIT, RecordedCall, Recorder, contents_of
 from .tracer import ANNOTATIONS, Tracer, record, without_outer_casts
@@ -42,6 +42,7 @@ __all__ = [
     "forget_group",
     "grape_works",
     "group_of_run",
+    "hides_memory",
     "is_between",
     "is_grape_code",
     "is_own_code",

@@ -129,6 +129,15 @@ def tensors_in(value: object) -> Iterable[torch.Tensor]:
             yield from tensors_in(item)
 
 
+def hides_memory(value: object) -> bool:
+    """True where tensors are behind an operator's (nested) arguments or results that `tensors_in` does not give."""
+    if isinstance(value, torch.Tensor):
+        return type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if isinstance(value, (tuple, list)):
+        return any(map(hides_memory, value))
+    return isinstance(value, (dict, torch.ScriptObject))
+
+
 def kind_of(
     facts: Facts,
     args: Args,

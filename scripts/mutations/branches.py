@@ -38,6 +38,21 @@ ROWS = (
             "any(known.get(one, -1) >= last for one, last in touches)",
         ),
         (
+            "branches: a constant is no work",
+            'op.kind in _WORKS or (op.kind == "view" and bool(op.born))',
+            "op.kind in _WORKS",
+        ),
+        (
+            "branches: operators of others are trusted to tell what they write",
+            "is_alone=op.ordinal in alone or _is_foreign(op)",
+            "is_alone=op.ordinal in alone",
+        ),
+        (
+            "branches: memory may grow in another lane",
+            "        if op.written and _grows(op):\n",
+            "        if False:\n",
+        ),
+        (
             "branches: a call that writes has some",
             "        if op.kind not in _WORKS | _IDLE or not born.issuperset(op.written):\n",
             "        if op.kind not in _WORKS | _IDLE:\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,20 +12,26 @@ import grape
 from grape.model.overlap import OverlapPlan, plan_overlap
 from grape.runtime.capture.running import in_step
 from tests.property.branching import branching
+from tests.property.branching_memory import PROGRAMS as MEMORY
 
 PROGRAMS = 25
 CALLS = 14
 
 
-@pytest.mark.usefixtures("without_gradients")
-def test_random_functions_agree_bit_by_bit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans: list[OverlapPlan | None] = []
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[OverlapPlan | None]:
+    made: list[OverlapPlan | None] = []
 
     def planned(*args: object) -> OverlapPlan | None:
-        plans.append(plan_overlap(*args))  # type: ignore[arg-type]
-        return plans[-1]
+        made.append(plan_overlap(*args))  # type: ignore[arg-type]
+        return made[-1]
 
     monkeypatch.setattr(in_step, "plan_overlap", planned)
+    return made
+
+
+@pytest.mark.usefixtures("without_gradients")
+def test_random_functions_agree_bit_by_bit(request: pytest.FixtureRequest, plans: list[OverlapPlan | None]) -> None:
     more = int(request.config.getoption("--grape-random"))
     draw, graphed = random.Random() if more else random.Random(7), 0
     for _ in range(more or PROGRAMS):
@@ -40,3 +47,17 @@ def test_random_functions_agree_bit_by_bit(request: pytest.FixtureRequest, monke
         served.release()
     assert graphed > 0.9 * (more or PROGRAMS)
     assert sum(plan is not None for plan in plans) > 0.5 * len(plans)
+
+
+@pytest.mark.usefixtures("without_gradients")
+@pytest.mark.parametrize("function", MEMORY, ids=lambda function: function.__name__)
+def test_memory_that_no_operator_gives_back(
+    function: Callable[[torch.Tensor], torch.Tensor], plans: list[OverlapPlan | None]
+) -> None:
+    served = grape.graph(function, device="cpu")
+    for _ in range(CALLS):
+        x = torch.randn(8, 8)
+        assert torch.equal(function(x), served(x))
+    evidence = served.evidence()
+    assert evidence is not None and evidence.replays > 0 and None not in plans
+    served.release()

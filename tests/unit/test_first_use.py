@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from grape.streams import own_device, unused, when_used
+from grape.native import Unavailable
+from grape.streams import Settings, Stream, open_stream, own_device, unused, when_used
 
 
 class Started:
@@ -95,6 +97,61 @@ def test_the_first_use_in_another_thread_is_not_this_one_s(started: Started) -> 
     assert seen == [] and not unused()
     undo()
     assert torch.cuda._lazy_init is started  # type: ignore[comparison-overlap]
+
+
+def test_a_block_that_gives_the_dispatcher_back_as_it_was_is_waited_for(started: Started) -> None:
+    """What began inside of it would be gone behind it, with operators that nobody issues."""
+    seen: list[int] = []
+    undo = when_used(lambda: seen.append(1))
+    with torch.inference_mode():
+        begin()
+        begin()
+        assert seen == [] and not unused()
+    begin()
+    assert seen == [1]
+    undo()
+
+
+def test_streams_that_begin_behind_such_a_block_give_right_values(started: Started) -> None:
+    streams: list[Stream] = []
+
+    def enter() -> None:
+        opened = open_stream(Settings(device="cpu"))
+        if isinstance(opened, Unavailable):
+            pytest.skip(opened.reason)
+        streams.append(opened)
+
+    weight = torch.randn(8, 8)
+
+    def work() -> torch.Tensor:
+        x = weight
+        with torch.inference_mode():
+            begin()
+            for _ in range(300):
+                x = (x @ weight).tanh()
+                x = x + 0.1
+                x = x * 0.99
+                x = x.relu()
+        result = x.clone() + 1
+        begin()
+        return (result + 1).relu()
+
+    wanted = work()
+    undo = when_used(enter)
+    try:
+        assert torch.equal(work(), wanted)
+    finally:
+        undo()
+        for stream in streams:
+            stream.close()
+
+
+def test_a_forked_process_is_left_alone(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    undo = when_used(lambda: pytest.fail("it has the thread's identity, and no session"))
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    begin()
+    undo()
 
 
 def test_a_use_that_fails_is_none(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,39 @@ def test_no_plan_where_it_could_not_be_right(kind: str) -> None:
     assert plan_overlap(built(*towers(), make(16, 5, written=(0,)))) is None
 
 
+def test_a_constant_is_there_before_it_is_read() -> None:
+    """It is brought to the device on the stream of the capture, and its memory is that stream's."""
+    lift = make(1, kind="view")
+    ops = [lift, *towers(5, 3)[1:], *(make(20 + n, 1) for n in range(8))]
+    plan = plan_overlap(built(*ops))
+    assert plan is not None and plan.lane[0] == 0 and 0 in plan.held
+    for lane in range(1, plan.lanes):
+        first = min((n for n in range(15, 23) if plan.lane[n] == lane), default=None)
+        assert first is None or any(0 in plan.waits.get(n, ()) for n in range(first + 1) if plan.lane[n] == lane)
+
+
+def test_an_operator_that_is_none_of_torch_comes_where_it_stands() -> None:
+    """It may write memory of its own that the next one reads."""
+    foreign = replace(make(16, 0), name="mine.keeps.default")
+    plan = plan_overlap(built(*towers(), foreign, *(make(20 + n, 0) for n in range(9))))
+    assert plan is not None and plan.lane[15] == 0
+    assert {plan.lane[n] for n in plan.waits[15]} == {1, 2}
+
+
+def test_factorizations_keep_their_order() -> None:
+    ops = [replace(make(1 + n, 0), name="aten.linalg_cholesky_ex.default") for n in range(4)]
+    plan = plan_overlap(built(*ops, *towers()[5:]))
+    assert plan is not None and [plan.lane[n] for n in range(4)] == [0, 0, 0, 0]
+
+
+def test_no_plan_where_memory_grows() -> None:
+    """A block is given up, and another one taken, inside of an operator that may be in another lane."""
+    larger = replace(op("aten.resize_.default", args=[view(5)], outputs=[view(5, (64, 64))]), written=(5,))
+    same = replace(op("aten.add_.Tensor", args=[view(5)], outputs=[view(5)]), written=(5,))
+    assert plan_overlap(built(*towers(), same)) is not None
+    assert plan_overlap(built(*towers(), larger)) is None
+
+
 def test_an_operator_alone_comes_behind_all_and_before_all() -> None:
     plan = plan_overlap(built(*towers(), make(16, 0), *(make(20 + n, 0) for n in range(9))), alone=(15,))
     assert plan is not None and plan.lane[15] == 0

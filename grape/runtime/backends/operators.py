@@ -12,7 +12,17 @@ from torch.utils._pytree import tree_leaves
 
 from ...model.call import Args, Kwargs
 
-__all__ = ["ALLOCATIONS", "Function", "Operator", "base_name", "copy_each", "decompose", "draws", "is_composite"]
+__all__ = [
+    "ALLOCATIONS",
+    "Function",
+    "Operator",
+    "base_name",
+    "copy_each",
+    "decompose",
+    "draws",
+    "is_composite",
+    "with_memory",
+]
 
 Operator: TypeAlias = torch._ops.OpOverload[..., object]
 Function: TypeAlias = Callable[..., object]
@@ -25,6 +35,12 @@ ALLOCATIONS = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided
 def base_name(func: Operator) -> str:
     """The name without its overload, and without a namespace where it is torch's own."""
     return func._schema.name.removeprefix("aten::")
+
+
+def with_memory(result: object) -> tuple[object, list[torch.UntypedStorage]]:
+    """What an operator made and the storages that it has now: a tensor can be given another one (`set_`, `.data`)."""
+    made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided]
+    return result, [tensor.untyped_storage() for tensor in made]
 
 
 def draws(func: Operator, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:

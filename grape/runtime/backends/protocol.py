@@ -146,8 +146,11 @@ class Branches(Protocol):
     def keep(self, ordinal: int, result: object) -> None:
         """The operator made this: its memory is kept until the capture is over where other lanes use it."""
 
-    def aside(self) -> None:
-        """What was issued just now outside of `on_lane`, on the stream of the capture, is known to be right there."""
+    def aside(self) -> AbstractContextManager[None]:
+        """What is issued within the block, on the stream of the capture and outside of `on_lane`, is right there.
+
+        Raises `OverlapLost` as `on_lane` does.
+        """
 
 
 class FlagPoll(Protocol):

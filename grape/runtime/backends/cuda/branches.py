@@ -7,12 +7,13 @@ last on the stream of the capture, and ends the capture (`OverlapLost`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
 from ....model.overlap import OverlapPlan
 from ....streams.cuda_warmup import warm_products
+from ..operators import with_memory
 from ..protocol import OverlapLost
 from .driver import Driver
 
@@ -70,13 +71,16 @@ class CudaBranches:
         if ordinal in self._awaited:
             self._events[ordinal] = _event_on(stream)
         if not lane:
-            self.aside()
+            self._tip = self._behind()
 
     def keep(self, ordinal: int, result: object) -> None:
         if ordinal in self._plan.held:
-            self._held[ordinal] = result
+            self._held[ordinal] = with_memory(result)
 
-    def aside(self) -> None:
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        self._check()
+        yield
         self._tip = self._behind()
 
     def join(self) -> None:
@@ -85,8 +89,12 @@ class CudaBranches:
         self._rejoin()
 
     def abandon(self) -> None:
-        """The capture will be thrown away, and has to end where it began."""
-        self._rejoin()
+        """The capture will be thrown away, and has to end where it began. What ended it matters, not what this says:
+        nothing can be joined to a capture that was invalidated.
+        """
+        self._held.clear()
+        with suppress(RuntimeError):
+            self._rejoin()
 
     def _rejoin(self) -> None:
         for lane in sorted(self._forked):

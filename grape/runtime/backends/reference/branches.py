@@ -7,9 +7,10 @@ always the one that comes last in the code. A plan that misses a need gives othe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from ....model.overlap import OverlapPlan
+from ..operators import with_memory
 from .graph import Step
 from .memory import Arena
 
@@ -45,10 +46,10 @@ class ReferenceBranches:
 
     def keep(self, ordinal: int, result: object) -> None:
         if ordinal in self._plan.held:
-            self._held[ordinal] = result
+            self._held[ordinal] = with_memory(result)
 
-    def aside(self) -> None:
-        pass
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def join(self) -> None:
         """The steps, in the order in which they will run."""

@@ -15,7 +15,7 @@ from ....model.overlap import Overlapped, OverlapPlan, plan_overlap
 from ....quiet import without_warnings
 from ....tracing import Recorder
 from ...backends.executables import UpdatableGraph
-from ...backends.protocol import CaptureFailed, Graph
+from ...backends.protocol import CaptureFailed, Graph, OverlapLost
 from ...buffers.placeholders import Placeholders
 from ...buffers.slots import Slot
 from ...guarding.effects import EffectBan
@@ -144,6 +144,8 @@ class InStep:
                 if self.plan is not None:
                     lockstep.branches = stack.enter_context(backend.branches(self.plan))
                 result = request.function(*args, **kwargs)
+                if lockstep.hides_memory:
+                    raise OverlapLost
             self._finish_gradients()
             return result
 

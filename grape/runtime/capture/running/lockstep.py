@@ -8,7 +8,7 @@ found, and data that would come from the host is taken from the device copy made
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,6 +24,7 @@ from ....tracing import (
     Recorder,
     UnseenMode,
     contents_of,
+    hides_memory,
 )
 from ...backends.protocol import Branches
 
@@ -68,6 +69,8 @@ class Lockstep(TorchDispatchMode):
         self._contents: object = None
         self.branches: Branches | None = None
         """Where the capture has some: operators are issued in their lanes."""
+        self.hides_memory = False
+        """Some of them took or made what the trace, from which the lanes are, does not show."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -106,6 +109,7 @@ class Lockstep(TorchDispatchMode):
             with self.branches.on_lane(expected.ordinal):
                 result = self._result(expected, func, args, kwargs)
             self.branches.keep(expected.ordinal, result)
+            self.hides_memory = self.hides_memory or hides_memory((args, tuple(kwargs.values()), result))
         at = (expected.user, expected.inner)
         found = self._recorder.after(before, func, args, kwargs, result, at, 0, self._contents)
         self._contents = None
@@ -138,10 +142,8 @@ class Lockstep(TorchDispatchMode):
             raise Diverged(expected, None)
         with self.outside():
             self._contents = contents_of(host)
-            made = self._reference.arrivals[expected.ordinal].clone()
-            if self.branches is not None:
-                self.branches.aside()
-            return made
+            with self.branches.aside() if self.branches is not None else nullcontext():
+                return self._reference.arrivals[expected.ordinal].clone()
 
     @contextmanager
     def outside(self) -> Iterator[None]:
