@@ -58,7 +58,7 @@ class OverlapPlan:
 class Overlapped:
     """A graph with branches beside the same graph in one chain: milliseconds of a launch on the device.
 
-    `applied`: the branches were measured to be faster and are used. Else the graph is a chain.
+    `applied`: the branches were measured to be faster. Else the next graph is a chain.
     """
 
     operators: int

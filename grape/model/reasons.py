@@ -173,6 +173,7 @@ class Reason(Enum):
     REPLAYS_SLOWER = "GR406", "{replays} replays took {now} ms each, {then} ms as written; left eager"
     GRAPH_SLOWER = "GR406", "the graph took {now} ms a call, eager {then} ms; left eager"
     LOOP_SLOWER = "GR406", "{what}"
+    BRANCHES_SLOWER = "GR406", "its operators ran no faster beside each other than one behind the other"
 
     code: str
     sentence: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -61,3 +62,19 @@ def test_memory_that_no_operator_gives_back(
     evidence = served.evidence()
     assert evidence is not None and evidence.replays > 0 and None not in plans
     served.release()
+
+
+@pytest.mark.usefixtures("without_gradients")
+def test_branches_that_are_wrong_are_captured_as_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_waits(*args: object) -> OverlapPlan | None:
+        plan = plan_overlap(*args)  # type: ignore[arg-type]
+        return plan and replace(plan, waits={})
+
+    monkeypatch.setattr(in_step, "plan_overlap", without_waits)
+    _, function = branching(random.Random(3), torch.device("cpu"), 80)
+    served = grape.graph(function, device="cpu")
+    for _ in range(3 * CALLS):
+        x = torch.randn(8, 8)
+        assert all(map(torch.equal, function(x), served(x)))
+    evidence = served.evidence()
+    assert evidence is not None and evidence.replays > 0 and evidence.refused is None

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from grape.runtime.backends.cuda import launches
 from grape.runtime.backends.cuda.driver import Driver
 from grape.runtime.backends.cuda.executables import nodes as cuda_nodes
 from grape.runtime.backends.cuda.executables.executable import CudaExecutable
@@ -199,4 +200,6 @@ def without_a_device(patch: pytest.MonkeyPatch, stand_in: StandIn) -> Iterator[N
         inside.setattr(torch.cuda, "memory_reserved", lambda device: 0)
         inside.setattr(torch.cuda, "empty_cache", lambda: stand_in.log.append("empty cache"))
         inside.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 5, raising=False)
+        inside.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(wait_stream=stand_in.log.append))
+        inside.setattr(launches, "_last", {})
         yield

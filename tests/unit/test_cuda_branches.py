@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from grape.model.overlap import OverlapPlan
-from grape.runtime.backends.cuda import branches as module
-from grape.runtime.backends.cuda.branches import CudaBranches
+from grape.runtime.backends.cuda import launches
+from grape.runtime.backends.cuda.branching import branches as module
+from grape.runtime.backends.cuda.branching.branches import CudaBranches
 from grape.runtime.backends.protocol import OverlapLost
 from grape.tracing import hides_memory
 
@@ -96,3 +97,26 @@ def test_tensors_made_of_others_and_objects_hide_memory() -> None:
     plain = torch.zeros(2)
     assert hides_memory((plain, [wrapper])) and hides_memory(({"a": plain},))
     assert not hides_memory((plain, torch.nn.Parameter(plain), [plain, None], 1, "x"))
+
+
+def test_a_launch_on_another_stream_waits_for_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs of several functions name the same workspaces."""
+    log: list[tuple[int, int]] = []
+
+    class Stream:
+        def __init__(self, address: int) -> None:
+            self.address = address
+
+        def wait_stream(self, other: Stream) -> None:
+            log.append((self.address, other.address))
+
+    current = Stream(5)
+    monkeypatch.setattr(launches, "_last", {})
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: current.address, raising=False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: current)
+    assert [launches.follow(0), launches.follow(0)] == [5, 5] and log == []
+    current = Stream(6)
+    assert [launches.follow(0), launches.follow(0)] == [6, 6] and log == [(6, 5)]
+    current = Stream(5)
+    assert launches.follow(1) == 5 and log == [(6, 5)], "another device"
+    assert launches.follow(0) == 5 and log == [(6, 5), (5, 6)]

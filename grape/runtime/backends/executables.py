@@ -89,9 +89,9 @@ class UpdatableGraph(Graph, Protocol):
     def attachment(self) -> object:
         """The object to be handed over with the parameters; it is small, and keeps what the graph itself would."""
 
-    def settle_order(self, plan: OverlapPlan) -> Overlapped | None:
-        """Of a graph with branches, before anything else is asked of it: launch it with them and as one chain, and be
-        what was faster from then on. None where nothing could be measured, and it has its branches.
+    def compare_orders(self, plan: OverlapPlan) -> Overlapped | None:
+        """Of a graph with branches: launch it with them and as one chain, on the current stream. None where nothing can
+        be measured. Launches must be without harm: the graph writes nothing but memory of its own and results.
         """
 
     def parameters(self) -> tuple[bytes, ...]:

@@ -304,7 +304,7 @@ class _Attempt:
             verified=verified,
             arms=run.arms,
             checked=run.checked,
-            overlapped=run.overlapped,
+            overlapped=run.compare_orders(),
             replay_ms=verification.replay_ms,
             capture_ms=(time.perf_counter() - started) * 1e3,
             shapes=", ".join(str(tuple(leaf.shape)) for leaf in self.layout.leaves[:4]),

@@ -26,6 +26,8 @@ class StageBackend(CudaBackend):
     def __init__(self, device: torch.device, stream: torch.cuda.Stream) -> None:
         super().__init__(device, conditional_bodies=False)
         self._stream = stream
+        if self._executables is not None:
+            self._executables.ordered = False
 
     def capture(self, body: Callable[[], T], pool: Pool | None = None) -> tuple[CudaGraph | UpdatableCudaGraph, T]:
         """As any backend's, while the device is idle.

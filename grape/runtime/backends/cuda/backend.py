@@ -22,7 +22,7 @@ from ....streams.cuda_warmup import warm_products
 from ..autocast_cache import autocast_cache_off
 from ..operators import copy_each
 from ..protocol import CallTimer, CaptureFailed, MemoryAccount, Pool
-from .branches import CudaBranches, lane_streams
+from .branching.branches import CudaBranches, lane_streams
 from .conditional import Bodies
 from .denied import captures_here, not_capturing
 from .driver import load

@@ -112,7 +112,7 @@ class ReferenceGraph:
     def drew(self, before: object, after: object) -> None:
         """Its operators draw from the generator as eager ones do."""
 
-    def settle_order(self, plan: OverlapPlan) -> None:
+    def compare_orders(self, plan: OverlapPlan) -> None:
         """Nothing runs beside anything here, so nothing is measured."""
 
     @property

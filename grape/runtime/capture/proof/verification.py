@@ -85,7 +85,7 @@ class Verification:
         if redirected:
             self.unfaithful = redirected
             raise Stop(RetryLater(later=Later.FORMS, refused=refused))
-        raise Stop(refused)
+        raise Stop(refused if self.run.plan is None else RetryLater(later=Later.OVERLAP, refused=refused))
 
     def _pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         pairs = list(zip(self.eager.after.leaves, self.run.left, strict=True))

@@ -9,7 +9,7 @@ from typing import cast
 
 import torch
 
-from ....model import Reason, Refused
+from ....model import Later, Reason, Refused, RetryLater
 from ....model.call import Args, Kwargs
 from ....model.overlap import Overlapped, OverlapPlan, plan_overlap
 from ....quiet import without_warnings
@@ -52,8 +52,19 @@ class CapturedRun:
     arms: Arms | None
     checked: bool
     """True where the code asserts something about tensors."""
-    overlapped: Overlapped | None = None
-    """Of a graph that was captured with branches: what they gain."""
+    plan: OverlapPlan | None = None
+    """Of the branches that the graph has."""
+
+    def compare_orders(self) -> Overlapped | None:
+        """What branches gain, of a graph that was verified: launches before that would leave right values in memory,
+        and hide a missing wait. Raises `Stop` where they gain nothing: a later call is captured without.
+        """
+        if self.plan is None:
+            return None
+        found = cast(UpdatableGraph, self.graph).compare_orders(self.plan)
+        if found is not None and not found.applied:
+            raise Stop(RetryLater(later=Later.OVERLAP, refused=Refused.because(Reason.BRANCHES_SLOWER)))
+        return found
 
 
 @dataclass(kw_only=True)
@@ -101,7 +112,6 @@ class InStep:
             if lowering is not None:
                 check_ties(lowering, leaving, given, self.guards)
             output_spec = self._write_output_spec(entering, leaving, recorder)
-            overlapped = cast(UpdatableGraph, graph).settle_order(self.plan) if self.plan is not None else None
         except Diverged as diverged:
             graph.release()
             raise Stop(divergence(diverged)) from None
@@ -118,7 +128,7 @@ class InStep:
             draws=self.draws,
             arms=lowering.arms if lowering is not None else None,
             checked=bool(lowering.checks) if lowering is not None else False,
-            overlapped=overlapped,
+            plan=self.plan,
         )
 
     def _planned(self, redirected: Collection[int]) -> OverlapPlan | None:

@@ -15,6 +15,7 @@ from typing import Any, SupportsInt
 import torch
 
 from ..driver import OUT_OF_MEMORY, Driver, DriverError
+from ..launches import follow
 from ..meter import ExecutableMeter
 from ..random import Drawn, RandomPrologue
 from ..writes import NodeWriter, PreparedWrites
@@ -70,6 +71,8 @@ class Executables:
         self.random = RandomPrologue(driver, device)
         self.instantiation = Instantiation(driver)
         self._made: weakref.WeakSet[CudaExecutable] = weakref.WeakSet()
+        self.ordered = True
+        """False where no other graph names what these name."""
 
     @functools.cached_property
     def preferred_clusters(self) -> bool:
@@ -170,7 +173,8 @@ class CudaExecutable:
         attachment = self._held.attachment
         if isinstance(attachment, Drawn):
             self._executables.random.begin(attachment.moves)
-        (error,) = self._launch(self._handle, torch._C._cuda_getCurrentRawStream(index))
+        ordered = self._executables.ordered
+        (error,) = self._launch(self._handle, follow(index) if ordered else torch._C._cuda_getCurrentRawStream(index))
         if int(error):
             raise DriverError("cuGraphLaunch", int(error))
 

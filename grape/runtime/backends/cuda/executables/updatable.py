@@ -7,8 +7,8 @@ from contextlib import suppress
 import torch
 
 from .....model.overlap import Overlapped, OverlapPlan
+from ..branching.ordering import compare_orders
 from ..driver import DriverError
-from ..ordering import settle_order
 from ..random import Drawn, advance
 from .executable import CudaExecutable, Executables, GraphSource
 from .nodes import Inspected, inspect
@@ -58,12 +58,12 @@ class UpdatableCudaGraph:
             self._of_torch = False
             self.attachment = Drawn(self.attachment, moves)
 
-    def settle_order(self, plan: OverlapPlan) -> Overlapped:
+    def compare_orders(self, plan: OverlapPlan) -> Overlapped:
         """Raises `DriverError`, torch.OutOfMemoryError."""
         executables = self._executables
         graph = executables.driver.types.CUgraph(self.raw())
         with torch.cuda.device(executables.device), executables.driver.relaxed():
-            return settle_order(executables.driver, executables.instantiation, graph, plan)
+            return compare_orders(executables.driver, executables.instantiation, graph, plan)
 
     @property
     def topology(self) -> str | None:

@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 
 import torch
 
-from ....model.overlap import OverlapPlan
-from ....streams.cuda_warmup import warm_products
-from ..operators import with_memory
-from ..protocol import OverlapLost
-from .driver import Driver
+from .....model.overlap import OverlapPlan
+from .....streams.cuda_warmup import warm_products
+from ...operators import with_memory
+from ...protocol import OverlapLost
+from ..driver import Driver
 
 __all__ = ["CudaBranches", "lane_streams"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from ....model.overlap import Overlapped, OverlapPlan
-from .driver import Driver
-from .executables.instantiate import Instantiation
+from .....model.overlap import Overlapped, OverlapPlan
+from ..driver import Driver
+from ..executables.instantiate import Instantiation
 
-__all__ = ["settle_order"]
+__all__ = ["compare_orders"]
 
 ROUNDS, LAUNCHES = 3, 3
 """Of each order, one after the other."""
@@ -20,11 +20,11 @@ AT_LEAST = 1.03
 """A graph keeps its branches where they were so much faster."""
 
 
-def settle_order(driver: Driver, instantiation: Instantiation, graph: object, plan: OverlapPlan) -> Overlapped:
-    """Launch the graph with its branches and as a chain, on the current stream, and leave it as what was faster.
+def compare_orders(driver: Driver, instantiation: Instantiation, graph: object, plan: OverlapPlan) -> Overlapped:
+    """Launch the graph with its branches and, as a copy, as a chain, on the current stream.
 
     Launches must be without harm: the graph writes nothing but memory of its own and results. Not inside a capture.
-    Raises `DriverError`, torch.OutOfMemoryError; then the graph is as it was.
+    Raises `DriverError`, torch.OutOfMemoryError.
     """
     chained = driver.call("cuGraphClone", graph)
     handles: list[Any] = []
@@ -37,8 +37,6 @@ def settle_order(driver: Driver, instantiation: Instantiation, graph: object, pl
             driver.succeeds("cuGraphExecDestroy", handle)
         driver.succeeds("cuGraphDestroy", chained)
     applied = branched_ms * AT_LEAST <= chained_ms
-    if not applied:
-        chain(driver, graph)
     return Overlapped(
         operators=plan.operators,
         chain=plan.chain,

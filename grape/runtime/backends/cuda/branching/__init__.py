@@ -1,0 +1,1 @@
+"""Graphs with branches on CUDA."""
