@@ -69,7 +69,7 @@ def open_page(browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> I
         context = browser.new_context(**{"viewport": {"width": 1100, "height": 1400}, **options})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: errors.append(str(error)) if is_ours(error) else None)
         page.goto(url)
         return page

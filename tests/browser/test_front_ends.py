@@ -42,7 +42,7 @@ def lab(browser: Any, jupyter: Any) -> Any:
     name = write(jupyter.folder, "run.ipynb", MODEL, LOOP, SAMPLE, STATUS)
     context = browser.new_context(viewport={"width": 1300, "height": 1000}, accept_downloads=True)
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     page.errors = []
     page.on("pageerror", lambda error: page.errors.append(str(error)) if is_ours(error) else None)
     page.goto(f"{jupyter.url}/lab/tree/{name}")
@@ -60,7 +60,7 @@ def desk(browser: Any, jupyter: Any) -> Iterator[Any]:
     """Another JupyterLab, in which one notebook after another is opened: to load it takes longer than most tests."""
     context = browser.new_context(viewport={"width": 1100, "height": 1400})
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     page.errors = []
     page.on("pageerror", lambda error: page.errors.append(str(error)) if is_ours(error) else None)
     page.goto(f"{jupyter.url}/lab?reset")
