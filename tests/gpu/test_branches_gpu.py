@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -32,6 +33,15 @@ class Experts(nn.Module):
         return torch.stack([expert(x) for expert in self.experts]).sum(0)
 
 
+def eager_to_capture(function: Callable[..., object], *examples: torch.Tensor) -> GraphedFunction:
+    """Captures as soon as it can, whatever that costs."""
+    served = grape.graph(function)
+    served(*examples)
+    assert served._region is not None
+    served._region.context.unhurried = True
+    return served
+
+
 def overlapped(served: GraphedFunction) -> Overlapped | None:
     assert served._region is not None
     return served._region.captures.overlapped
@@ -46,7 +56,7 @@ def agrees(plain: object, served: GraphedFunction, calls: int = 60) -> None:
 
 def test_branches_that_pay_are_kept() -> None:
     model = Experts().cuda().eval()
-    served = grape.graph(model)
+    served = eager_to_capture(model, torch.randn(32, 256, device="cuda"))
     agrees(model, served)
     found = overlapped(served)
     assert found is not None and found.applied and found.lanes > 2
@@ -58,7 +68,7 @@ def test_branches_that_pay_are_kept() -> None:
 def test_branches_that_do_not_pay_are_captured_as_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordering, "AT_LEAST", 1e9)
     model = Experts().cuda().eval()
-    served = grape.graph(model)
+    served = eager_to_capture(model, torch.randn(32, 256, device="cuda"))
     agrees(model, served)
     evidence = served.evidence()
     assert overlapped(served) is None and evidence is not None and evidence.replays > 10
@@ -66,7 +76,7 @@ def test_branches_that_do_not_pay_are_captured_as_a_chain(monkeypatch: pytest.Mo
 
 def test_several_shapes_share_what_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Experts().cuda().eval()
-    served = grape.graph(model)
+    served = eager_to_capture(model, torch.randn(32, 256, device="cuda"))
     for _ in range(40):
         for rows in (8, 16, 24):
             x = torch.randn(rows, 256, device="cuda")
@@ -80,7 +90,7 @@ def test_random_functions_agree_bit_by_bit(request: pytest.FixtureRequest) -> No
     draw, graphed, branched = random.Random() if more else random.Random(7), 0, 0
     for _ in range(more or PROGRAMS):
         source, function = branching(draw, torch.device("cuda"), draw.choice((20, 40, 80)))
-        served = grape.graph(function)
+        served = eager_to_capture(function, torch.randn(8, 8, device="cuda"))
         for _ in range(40):
             x = torch.randn(8, 8, device="cuda")
             for mine, theirs in zip(function(x), served(x), strict=True):
@@ -110,7 +120,7 @@ def test_work_without_an_operator_ends_the_branches() -> None:
         double[(1,)](hidden, 256)
         return model(hidden)
 
-    served = grape.graph(work)
+    served = eager_to_capture(work, torch.randn(32, 256, device="cuda"))
     agrees(work, served, calls=60)
     found = overlapped(served)
     assert found is None or not found.applied
@@ -127,13 +137,13 @@ def test_a_stream_of_the_person_ends_the_branches() -> None:
         torch.cuda.current_stream().wait_stream(beside)
         return model(hidden) + other
 
-    served = grape.graph(work)
+    served = eager_to_capture(work, torch.randn(32, 256, device="cuda"))
     agrees(work, served, calls=60)
 
 
 def test_the_timeline_shows_branches_beside_each_other() -> None:
     model = Experts().cuda().eval()
-    served = grape.graph(model)
+    served = eager_to_capture(model, torch.randn(32, 256, device="cuda"))
     agrees(model, served)
     found = overlapped(served)
     assert found is not None and found.applied
@@ -152,7 +162,12 @@ def test_the_timeline_shows_branches_beside_each_other() -> None:
 def test_functions_on_several_streams_come_one_after_the_other() -> None:
     """Their graphs name the same workspaces of cuBLAS."""
     models = [Experts().cuda().eval() for _ in range(2)]
-    served, streams = [grape.graph(model) for model in models], [torch.cuda.Stream() for _ in models]
+    x = torch.randn(32, 256, device="cuda")
+    streams = [torch.cuda.Stream() for _ in models]
+    served = []
+    for model, stream in zip(models, streams, strict=True):
+        with torch.cuda.stream(stream):
+            served.append(eager_to_capture(model, x))
     for _ in range(60):
         x = torch.randn(32, 256, device="cuda")
         torch.cuda.synchronize()

@@ -38,7 +38,7 @@ for step in range(400):
 '''
 told = cell(used)
 torch.manual_seed(0)
-json.dump([untouched, again, plain, told["cell"]["streams"][0]["matched"]], open(sys.argv[1], "w"))
+json.dump([untouched, again, plain, told["streams"][0]["matched"]], open(sys.argv[1], "w"))
 """
 
 

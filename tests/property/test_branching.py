@@ -78,3 +78,30 @@ def test_branches_that_are_wrong_are_captured_as_a_chain(monkeypatch: pytest.Mon
         assert all(map(torch.equal, function(x), served(x)))
     evidence = served.evidence()
     assert evidence is not None and evidence.replays > 0 and evidence.refused is None
+
+
+@pytest.mark.usefixtures("without_gradients")
+def test_what_is_held_is_no_other_reference() -> None:
+    """With deterministic algorithms `index_add` goes another way where somebody else refers to the fresh zeros."""
+    layers = [torch.randn(8, 8) for _ in range(4)]
+    source, target = torch.randint(0, 6, (2, 20))
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        for weight in layers:
+            sent = torch.relu(x @ weight)[source] * 2
+            received = torch.zeros_like(x).index_add(0, target, sent)
+            count = torch.zeros(6, 1).index_add(0, target, torch.ones(20, 1))
+            x = x + received / count.clamp(min=1)
+        return x
+
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        served = grape.graph(work, device="cpu")
+        for _ in range(2 * CALLS):
+            x = torch.randn(6, 8)
+            assert torch.equal(work(x), served(x))
+    finally:
+        torch.use_deterministic_algorithms(before)
+    evidence = served.evidence()
+    assert evidence is not None and evidence.replays > 0

@@ -21,7 +21,7 @@ __all__ = [
     "decompose",
     "draws",
     "is_composite",
-    "with_memory",
+    "memory_of",
 ]
 
 Operator: TypeAlias = torch._ops.OpOverload[..., object]
@@ -37,10 +37,12 @@ def base_name(func: Operator) -> str:
     return func._schema.name.removeprefix("aten::")
 
 
-def with_memory(result: object) -> tuple[object, list[torch.UntypedStorage]]:
-    """What an operator made and the storages that it has now: a tensor can be given another one (`set_`, `.data`)."""
+def memory_of(result: object) -> list[torch.UntypedStorage]:
+    """The storages of what an operator made. Whoever holds these does not hold the tensors: of one that nothing else
+    refers to, torch makes the next result otherwise (`index_add` on fresh zeros, torch 2.13).
+    """
     made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided]
-    return result, [tensor.untyped_storage() for tensor in made]
+    return [tensor.untyped_storage() for tensor in made]
 
 
 def draws(func: Operator, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from ....model.overlap import OverlapPlan
-from ..operators import with_memory
+from ..operators import memory_of
 from .graph import Step
 from .memory import Arena
 
@@ -46,7 +46,7 @@ class ReferenceBranches:
 
     def keep(self, ordinal: int, result: object) -> None:
         if ordinal in self._plan.held:
-            self._held[ordinal] = with_memory(result)
+            self._held[ordinal] = memory_of(result)
 
     def aside(self) -> AbstractContextManager[None]:
         return nullcontext()

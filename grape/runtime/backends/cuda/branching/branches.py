@@ -13,7 +13,7 @@ import torch
 
 from .....model.overlap import OverlapPlan
 from .....streams.cuda_warmup import warm_products
-from ...operators import with_memory
+from ...operators import memory_of
 from ...protocol import OverlapLost
 from ..driver import Driver
 
@@ -75,7 +75,7 @@ class CudaBranches:
 
     def keep(self, ordinal: int, result: object) -> None:
         if ordinal in self._plan.held:
-            self._held[ordinal] = with_memory(result)
+            self._held[ordinal] = memory_of(result)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
