@@ -349,6 +349,29 @@ def streams_table() -> str:
     return f"{markdown(rows)}\n\n{where(found['machine'])}; medians of rounds of ten steps, in turn with eager code."
 
 
+def branches_table() -> str:
+    """Markdown: calls of models with branches, as eager code, as a graph in one chain and as a graph with branches."""
+    found = json.loads((RESULTS / "branches.json").read_text())
+    rows = [
+        ("model", "eager", "chain", "branches", "over the chain", "on the device", "over eager", "memory", "results")
+    ]
+    rows.append(("---",) * 9)
+    for name, row in found["rows"].items():
+        if "ms" not in row:
+            rows.append((name, *["-"] * 7, row["error"]))
+            continue
+        eager, chained, branched = (row["ms"][way]["median"] for way in ("eager", "chained", "branched"))
+        times = (f"{ms:.2f} ms" for ms in (eager, chained, branched))
+        device = row["measured_at_capture"]
+        ratio = f"{device['chained_ms'] / device['branched_ms']:.2f}x" if device is not None else "no branches"
+        memory = " -> ".join(f"{row['graph_bytes'][way] / 1e6:.0f}" for way in ("chained", "branched"))
+        said = "identical" if row["identical"] else "other bits"
+        rows.append(
+            (name, *times, f"{chained / branched:.2f}x", ratio, f"{eager / branched:.1f}x", f"{memory} MB", said)
+        )
+    return f"{markdown(rows)}\n\n{where(found['machine'])}; medians of rounds of 20 calls, in turn."
+
+
 def overhead_table() -> str:
     """Markdown: cells in which there is nothing to gain, whole, with their reports."""
     found = json.loads((RESULTS / "overhead.json").read_text())
@@ -430,6 +453,7 @@ MADE = (
     ("updates", updates_table),
     ("predicted", predicted_table),
     ("streams", streams_table),
+    ("branches", branches_table),
     ("programs_cuda", partial(programs_table, "cuda")),
     ("programs_cuda_alone", partial(programs_table, "cuda_alone")),
     ("programs_cpu", partial(programs_table, "cpu")),
