@@ -129,7 +129,7 @@ def estimate(wall_ms: float, own: OwnTime, account: CallsAccount, runs: CellRuns
     elif runs.plain is not None and account.unknown is None and _agree(runs.plain.ms, plain_ms):
         plain_ms, basis = runs.plain.ms, f"measured in run {runs.plain.number} of this cell"
     elif account.replayed_ms > work_ms:
-        plain_ms, basis = None, "the GPU is shared: events around replays tell of the work of others"
+        plain_ms, basis = None, "events around replays add up to more than the cell took: they waited for other work"
     elif account.unknown is not None:
         plain_ms, basis = None, f"no warm call of {account.unknown} as written was timed"
     else:
