@@ -15,6 +15,7 @@ from grape.model.stream import NO_ROOM, WAITING, added
 from grape.options import Options, engine_named, parse_options
 from grape.render import build_report
 from grape.render.timeline.view import build_view
+from grape.render.verdict.next_step import next_step
 from grape.streams import Evidence, Settings, Stream, shared
 from tests.property.stream_programs import needs_compiler
 
@@ -262,3 +263,26 @@ def test_who_is_inside_and_for_whom_it_counts() -> None:
         shared.release(outer)
     assert shared.stream is None
     assert shared.evidence(inner, forget=True) is not None
+
+
+def test_the_next_step_of_a_cell_that_trains_nothing() -> None:
+    """Streams leave its Python; regions would skip that of whole calls."""
+    served = replace(STREAM, operators=1000, matched=950, backwards=0)
+    known = CellEvidence(
+        file="In[4]", source="", device="NVIDIA H200", backend="cuda", wall_ms=900.0, engine="streams", cuda=True,
+        streams=(served,), torch_ran=True,
+    )  # fmt: skip
+    said = next_step(build_report(known, ()))
+    assert (
+        said
+        == "nothing is trained here: %%grape --engine regions, run twice, may skip the Python of whole calls as well"
+    )
+    others = [
+        replace(known, streams=(replace(served, backwards=3),)),
+        replace(known, streams=(replace(served, matched=500),)),
+        replace(known, wall_ms=200.0),
+        replace(known, cuda=False),
+        replace(known, file="train.py"),
+        replace(known, streams=()),
+    ]
+    assert [next_step(build_report(one, ())) for one in others] == [None] * len(others)

@@ -16,6 +16,8 @@ NO_FILE = "--report FILE"
 
 _MATTERS_MOST = 0.25
 """Of the cell's time."""
+_LONG_MS, _MATCHED = 500.0, 0.9
+"""Of a cell that streams serve, and of its operators: then regions may have something to skip."""
 _IDLE = 0.15
 """Share of the GPU's time: below, kernels are what a call takes."""
 
@@ -36,7 +38,7 @@ def next_step(report: ReportData) -> str | None:
         if finding.severity == "costly" and finding.advice and (share_of(report, finding) or 0.0) >= _MATTERS_MOST:
             return f"fix {_named(finding)}, as said there"
     if main is None:
-        return None
+        return _whole_calls(report)
     if report.speedup is not None and report.speedup < 0.95:
         return None if report.notebook else "%grape undo returns to eager execution"
     if not gpu_measured(report.evidence):
@@ -56,6 +58,19 @@ def next_step(report: ReportData) -> str | None:
     if main.outcome == "replayed":
         return "later cells use the same graphs; %grape undo returns to eager execution"
     return None
+
+
+def _whole_calls(report: ReportData) -> str | None:
+    """Where streams serve nearly all of a cell of the notebook that trains nothing, its Python is what is left."""
+    cell, streams = report.evidence, report.evidence.streams
+    operators, matched = sum(one.operators for one in streams), sum(one.matched for one in streams)
+    if report.notebook or not cell.file.startswith("In[") or cell.ranks is not None or not cell.cuda:
+        return None
+    if cell.wall_ms < _LONG_MS or matched < _MATCHED * operators or not matched:
+        return None
+    if any(one.backwards for one in streams):
+        return None
+    return "nothing is trained here: %%grape --engine regions, run twice, may skip the Python of whole calls as well"
 
 
 def _unread(report: ReportData, finding: Finding) -> bool:
