@@ -123,7 +123,7 @@ def longest_chain(trace: Trace) -> int:
 
 def _works(op: OpRecord) -> bool:
     """On the device. A view of nothing that was there is a constant, which is brought there just before."""
-    return op.kind in _WORKS or (op.kind == "view" and bool(op.born))
+    return op.kind in _WORKS or op.kind == "random" or (op.kind == "view" and bool(op.born))
 
 
 def _is_foreign(op: OpRecord) -> bool:
@@ -203,7 +203,7 @@ class _Schedule:
         if self._fence is not None:
             needs.add(self._fence)
         cost = 1 + sum(view.nbytes for view in (*op.tensors(), *op.outputs)) / BYTES
-        is_ordered = is_alone or op.kind != "compute" or op.name.startswith(_ONE_HANDLE)
+        is_ordered = is_alone or op.kind not in ("compute", "random") or op.name.startswith(_ONE_HANDLE)
         lane = 0 if is_ordered else self._best(needs)
         begins = self._begins(lane, needs)
         self._wait(op.ordinal, lane, needs)

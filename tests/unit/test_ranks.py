@@ -257,6 +257,7 @@ def test_a_rank_is_served_on_its_own_device(
     current: int, rank: str | None, devices: int, served: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`torchrun` says which before the script makes it the current one; one device may be all that the rank sees."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
     monkeypatch.delenv("LOCAL_RANK", raising=False)

@@ -164,3 +164,146 @@ def test_says_nothing_of_chains_of_plain_calls_and_without_cuda() -> None:
     branched = built(*towers(), needs_grad=True)
     assert not list(gr502.check(cell(region(traces=(branched,), outcome="replayed"), cuda=False)))
     assert not list(gr502.check(cell(region(traces=(branched,), outcome="observed"))))
+
+
+CELLS = {
+    "cuda_heads_with_dropout": '''"""Heads of a detector on one trunk, dropout left on while nothing is trained."""
+# device: cuda
+# regions: step
+# launch-us: 8
+# kernel-us: 8
+# %% setup
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+device = torch.device("cuda:0")
+heads = [nn.Sequential(*(nn.Linear(64, 64) for _ in range(6))).to(device) for _ in range(4)]
+
+def step(x):  # GR502
+    return [head(F.dropout(x, 0.1, True)) for head in heads]
+
+x = torch.zeros(8, 64, device=device)
+# %% cell
+with torch.no_grad():
+    for _ in range(1000):
+        scores = step(x)
+''',
+    "cuda_towers_noise": '''"""Two towers whose inputs are disturbed."""
+# device: cuda
+# regions: match
+# launch-us: 8
+# kernel-us: 8
+# %% setup
+import torch
+from torch import nn
+
+device = torch.device("cuda:0")
+query, item = (nn.Sequential(*(nn.Linear(64, 64) for _ in range(10))).to(device) for _ in range(2))
+
+def match(a, b):  # GR502
+    return (query(a + 0.01 * torch.randn_like(a)) * item(b + 0.01 * torch.randn_like(b))).sum(-1)
+
+a, b = torch.zeros(16, 64, device=device), torch.zeros(16, 64, device=device)
+# %% cell
+with torch.no_grad():
+    for _ in range(1000):
+        scores = match(a, b)
+''',
+    "cuda_experts_buffer": '''"""Small experts, the sum of which is kept in a buffer of the caller's."""
+# device: cuda
+# regions: mix
+# launch-us: 8
+# kernel-us: 8
+# %% setup
+import torch
+from torch import nn
+
+device = torch.device("cuda:0")
+experts = [nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64)).to(device) for _ in range(6)]
+out = torch.zeros(8, 64, device=device)
+
+def mix(x):  # GR502
+    for expert in experts:
+        out.add_(expert(x))
+    return out
+
+x = torch.zeros(8, 64, device=device)
+# %% cell
+with torch.no_grad():
+    for _ in range(1000):
+        y = mix(x)
+''',
+    "cuda_ensemble_dropout": '''"""Monte Carlo dropout over the members of an ensemble."""
+# device: cuda
+# regions: predict
+# launch-us: 8
+# kernel-us: 8
+# %% setup
+import torch
+from torch import nn
+
+device = torch.device("cuda:0")
+member = (nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+members = [nn.Sequential(*member).to(device) for _ in range(5)]
+
+def predict(x):  # GR502
+    return torch.stack([member(x) for member in members]).mean(0)
+
+x = torch.zeros(32, 32, device=device)
+# %% cell
+with torch.no_grad():
+    for _ in range(1000):
+        y = predict(x)
+''',
+    "cuda_chain_dropout": '''"""A chain of layers with dropout: nothing could run beside anything."""
+# device: cuda
+# near-miss: GR502
+# regions: step
+# launch-us: 8
+# kernel-us: 8
+# %% setup
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+device = torch.device("cuda:0")
+layers = [nn.Linear(64, 64).to(device) for _ in range(12)]
+
+def step(x):
+    for layer in layers:
+        x = F.dropout(layer(x), 0.1, True)
+    return x
+
+x = torch.zeros(8, 64, device=device)
+# %% cell
+with torch.no_grad():
+    for _ in range(1000):
+        y = step(x)
+''',
+    "cuda_residual_noise": '''"""Residual blocks with noise: none has a branch worth a lane."""
+# device: cuda
+# near-miss: GR502
+# regions: step
+# launch-us: 8
+# kernel-us: 8
+# %% setup
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+device = torch.device("cuda:0")
+blocks = [nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).to(device) for _ in range(6)]
+
+def step(x):
+    for block in blocks:
+        x = x + block(F.dropout(x, 0.1, True))
+    return x
+
+x = torch.zeros(8, 64, device=device)
+# %% cell
+with torch.no_grad():
+    for _ in range(1000):
+        y = step(x)
+''',
+}

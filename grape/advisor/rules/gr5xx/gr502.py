@@ -63,7 +63,7 @@ def _left(region: RegionEvidence) -> Iterator[Finding]:
     if gain < max(LEAST, WORTH):
         return
     reason, advice = why
-    operators = sum(op.kind == "compute" for op in trace.ops)
+    operators = sum(op.kind in ("compute", "random") for op in trace.ops)
     yield Finding(
         code=CODE,
         severity="hint",
