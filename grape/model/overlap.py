@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .trace import OpRecord, Trace
 
-__all__ = ["MOST_LANES", "WORTH", "OverlapPlan", "Overlapped", "expected_gain", "longest_chain", "plan_overlap"]
+__all__ = ["OverlapPlan", "Overlapped", "expected_gain", "longest_chain", "plan_overlap"]
 
 MOST_LANES = 8
 """Each takes a workspace of cuBLAS, 32 MiB on Hopper."""
@@ -69,16 +69,20 @@ class Overlapped:
     applied: bool
 
 
-def plan_overlap(trace: Trace, alone: Collection[int] = (), most: int = MOST_LANES) -> OverlapPlan | None:
-    """A plan for at most so many lanes; None where it could not be right, or is not expected to pay.
+def plan_overlap(trace: Trace, alone: Collection[int] = ()) -> OverlapPlan | None:
+    """A plan; None where it could not be right, or is not expected to pay.
 
     Only calls that leave nothing but results have one: nothing from outside is written, no gradient recorded, no random
     number drawn. Operators named in `alone` write memory that others may know by another name: what comes before them
     in the code is done before, what comes behind waits for them.
     """
-    if not _may_overlap(trace) or sum(map(_works, trace.ops)) < FEWEST:
+    operators = sum(map(_works, trace.ops))
+    if operators < FEWEST or not _may_overlap(trace):
         return None
-    schedule = _scheduled(trace, alone, most)
+    chain = longest_chain(trace)
+    if operators < WORTH * chain:  # most calls are a chain, and a schedule takes ten times as long as this
+        return None
+    schedule = _scheduled(trace, alone, MOST_LANES)
     lanes = 1 + max(schedule.lane.values())
     if lanes == 1 or schedule.gain < WORTH:
         return None
@@ -93,14 +97,14 @@ def plan_overlap(trace: Trace, alone: Collection[int] = (), most: int = MOST_LAN
         waits={ordinal: found for ordinal, found in schedule.waits.items() if found},
         held=frozenset(schedule.crossing),
         freed=schedule.freed(),
-        operators=len(schedule.lane),
-        chain=longest_chain(trace),
+        operators=operators,
+        chain=chain,
     )
 
 
-def expected_gain(trace: Trace, most: int = MOST_LANES) -> float:
+def expected_gain(trace: Trace) -> float:
     """How many times faster lanes are expected to be than a chain, were nothing in their way: 1 for a chain."""
-    return _scheduled(trace, (), most).gain
+    return _scheduled(trace, (), MOST_LANES).gain
 
 
 def _scheduled(trace: Trace, alone: Collection[int], lanes: int) -> _Schedule:

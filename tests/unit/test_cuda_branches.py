@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from grape.model import Later
 from grape.model.overlap import OverlapPlan
 from grape.runtime.backends.cuda import launches
 from grape.runtime.backends.cuda.branching import branches as module
 from grape.runtime.backends.cuda.branching.branches import CudaBranches
+from grape.runtime.backends.cuda.driver import DriverError
+from grape.runtime.backends.cuda.executables import updatable
 from grape.runtime.backends.protocol import OverlapLost
 from grape.tracing import hides_memory
 
@@ -120,3 +124,21 @@ def test_a_launch_on_another_stream_waits_for_the_last_one(monkeypatch: pytest.M
     current = Stream(5)
     assert launches.follow(1) == 5 and log == [(6, 5)], "another device"
     assert launches.follow(0) == 5 and log == [(6, 5), (5, 6)]
+
+
+def test_branches_that_cannot_be_measured_are_captured_as_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call is tried again, and the region is not refused for it."""
+
+    def refuse(*args: object) -> object:
+        raise DriverError("cuGraphClone", 801)
+
+    monkeypatch.setattr(updatable, "compare_orders", refuse)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    driver = SimpleNamespace(relaxed=nullcontext, types=SimpleNamespace(CUgraph=int))
+    executables: Any = SimpleNamespace(driver=driver, device=torch.device("cpu"), instantiation=None)
+    captured: Any = SimpleNamespace(raw_cuda_graph=lambda: 7, reset=lambda: None)
+    graph = updatable.UpdatableCudaGraph(executables, captured, nodes=3, draws=False, pool=None)
+    plan: Any = None
+    with pytest.raises(OverlapLost, match="branches could not be measured: cuGraphClone") as lost:
+        graph.compare_orders(plan)
+    assert lost.value.outcome.later is Later.OVERLAP

@@ -91,7 +91,8 @@ class UpdatableGraph(Graph, Protocol):
 
     def compare_orders(self, plan: OverlapPlan) -> Overlapped | None:
         """Of a graph with branches: launch it with them and as one chain, on the current stream. None where nothing can
-        be measured. Launches must be without harm: the graph writes nothing but memory of its own and results.
+        be measured. Launches must be without harm: the graph writes nothing but memory of its own and results. Raises
+        `OverlapLost` where the device refuses.
         """
 
     def parameters(self) -> tuple[bytes, ...]:

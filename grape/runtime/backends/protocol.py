@@ -59,10 +59,10 @@ class CaptureFailed(CaptureError):
 
 
 class OverlapLost(CaptureFailed):
-    """Work was issued beside the operators, which has no place among the branches of a graph."""
+    """A graph cannot have the branches that were planned: the call is captured anew as a chain."""
 
-    def __init__(self) -> None:
-        super().__init__("GR405", "the device got work without an operator")
+    def __init__(self, why: str = "the device got work without an operator") -> None:
+        super().__init__("GR405", why)
 
     @property
     def outcome(self) -> RetryLater:

@@ -48,8 +48,7 @@ class Stage:
         else:
             self.stream = None
             backend = ReferenceBackend()
-        # Branches of one graph are captured on streams that all backends share.
-        self._graphed = GraphedFunction(function, backend=backend, tolerance=0.0, overlap=False, results=detached)
+        self._graphed = GraphedFunction(function, backend=backend, tolerance=0.0, results=detached)
 
     @property
     def name(self) -> str:

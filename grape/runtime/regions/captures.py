@@ -215,7 +215,7 @@ class Captures:
             later = Later.UNSETTLED  # a kernel gave other bits, as some do now and then
         if isinstance(outcome, Entry):
             if outcome.overlapped is not None:
-                self.overlapped, self._overlaps = outcome.overlapped, outcome.overlapped.applied
+                self.overlapped = outcome.overlapped
             if not shape.entries:  # else what the guards found changed explains another trace
                 self._observer.audit(shape, captured.trace, captured.found)
             self._observer.note(shape, captured.trace)

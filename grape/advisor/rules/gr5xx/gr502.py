@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ....model import CellEvidence, Finding, RegionEvidence, Trace
-from ....model.overlap import WORTH, expected_gain, longest_chain
+from ....model.overlap import expected_gain, longest_chain
 from ...cost import H200, MachineCosts
 from ...words import milliseconds
 
@@ -60,7 +60,7 @@ def _left(region: RegionEvidence) -> Iterator[Finding]:
     if trace is None or why is None:
         return
     gain = expected_gain(trace)
-    if gain < max(LEAST, WORTH):
+    if gain < LEAST:
         return
     reason, advice = why
     operators = sum(op.kind in ("compute", "random") for op in trace.ops)

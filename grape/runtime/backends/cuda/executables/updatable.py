@@ -7,6 +7,7 @@ from contextlib import suppress
 import torch
 
 from .....model.overlap import Overlapped, OverlapPlan
+from ...protocol import OverlapLost
 from ..branching.ordering import compare_orders
 from ..driver import DriverError
 from ..random import Drawn, advance
@@ -59,11 +60,14 @@ class UpdatableCudaGraph:
             self.attachment = Drawn(self.attachment, moves)
 
     def compare_orders(self, plan: OverlapPlan) -> Overlapped:
-        """Raises `DriverError`, torch.OutOfMemoryError."""
+        """Raises `OverlapLost`."""
         executables = self._executables
         graph = executables.driver.types.CUgraph(self.raw())
-        with torch.cuda.device(executables.device), executables.driver.relaxed():
-            return compare_orders(executables.driver, executables.instantiation, graph, plan)
+        try:
+            with torch.cuda.device(executables.device), executables.driver.relaxed():
+                return compare_orders(executables.driver, executables.instantiation, graph, plan)
+        except (DriverError, torch.OutOfMemoryError) as error:
+            raise OverlapLost(f"branches could not be measured: {error}") from error
 
     @property
     def topology(self) -> str | None:
