@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from grape.options import ENGINE, REFERENCE
 from tests.processes import environment_of
 
 CELLS = """
@@ -47,7 +48,7 @@ def test_a_cell_of_the_cpu_leaves_the_gpu_alone(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "cells.py", "found.json"],
         cwd=tmp_path,
-        env=environment_of(),
+        env={**environment_of(), ENGINE: "auto", REFERENCE: ""},
         capture_output=True,
         text=True,
         timeout=240,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
+from torch.utils.hooks import RemovableHandle
 
 from grape.options import Options
 from grape.runtime.replaying import node_numbers
@@ -134,3 +135,10 @@ def test_a_thread_that_cannot_be_reached_ends_no_call(monkeypatch: pytest.Monkey
     with unnumbered():
         advance(1)
     assert asked == [torch.device("cuda", 0), torch.device("cuda", 1)]
+
+
+def test_a_backward_of_our_own_looks_like_no_hook() -> None:
+    """Guards look for hooks anew where the number of the next handle moves: 1.3 ms for a module of 48 parameters."""
+    before = RemovableHandle.next_id
+    in_backward(torch.device("cpu"), lambda: None)
+    assert RemovableHandle.next_id == before

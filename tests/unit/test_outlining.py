@@ -24,6 +24,8 @@ from grape.outlining.run import Run
 from grape.render import Report
 from grape.rewrite.outlining import RunSource
 from grape.runtime import Region
+from grape.runtime.accounts.attention import Allowance
+from grape.runtime.regions.costs import Costs
 from grape.sessions import Cell, Session, close_engine, engine
 
 SETUP = """
@@ -108,7 +110,7 @@ def test_a_tensor_that_each_run_of_the_cell_makes_anew_needs_no_new_graphs(shell
     for _ in range(7):
         shell.run(f"base = torch.randn(2, 4)\nfor i in range(30):\n    x = torch.tanh(base @ w + h) * 0.5 + x\n{BODY}")
         (region,) = regions()
-        captures.append(len(region.captures.durations_ms))
+        captures.append(len(region.captures.costs.durations_ms))
     assert region.refused is None and region.replays > 60
     assert captures[-1] == captures[3], captures
 
@@ -123,9 +125,9 @@ def test_graphs_serve_the_next_run_of_the_cell(shell: Shell) -> None:
     for _ in range(3):
         shell.run(f"x, h = torch.randn(2, 4), torch.zeros(2, 4)\nfor i in range(30):\n{BODY}")
     (region,) = regions()
-    assert region.captures.durations_ms
+    assert region.captures.costs.durations_ms
     assert region.replays_in_run > 20
-    assert len(region.captures.durations_ms) <= 4
+    assert len(region.captures.costs.durations_ms) <= 4
 
 
 def test_a_host_read_inside_a_function_splits_the_run_at_its_call(shell: Shell) -> None:
@@ -609,3 +611,45 @@ def test_a_functions_loop_without_room_says_so_in_each_cell(shell: Shell) -> Non
     shell.run("y = fill(x, h)\n")
     (region,) = regions()
     assert region.refused is None and region.replays_in_run > 0
+
+
+KEPT = "x, h = torch.randn(2, 4), torch.zeros(2, 4)\nfor i in range(60):\n" + BODY + "kept = x, h\n"
+
+
+@pytest.mark.parametrize("earned", [True, False])
+def test_results_of_the_last_run_are_in_the_way_of_no_later_one(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, *, earned: bool
+) -> None:
+    """They are kept until the cell has ended once more, so that a graph which writes there could serve every second
+    run. From the third run on little is left for captures, but graphs that have saved enough get another one.
+    """
+    with monkeypatch.context() as first:
+        first.setattr(Costs, "has_room", lambda *_: False)
+        shell.run(KEPT)
+    shell.run(KEPT)
+    monkeypatch.setattr(Session, "_allowance", lambda _: Allowance(share=0.02, beside_ms=5.0))
+    monkeypatch.setattr(Costs, "have_earned_another", lambda _, shape: earned and bool(shape.entries))
+    served = []
+    for _ in range(5):
+        shell.run(KEPT)
+        served.append(regions()[0].replays_in_run)
+    assert (min(served) > 50) == earned, served
+
+
+def test_graphs_have_earned_another_that_saved_more_than_all_take(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        shell.run(KEPT)
+    (region,) = regions()
+    costs, shape = region.captures.costs, next(shape for shape in region.shapes.values() if shape.entries)
+    replays = sum(entry.replays for entry in shape.entries)
+    for entry in shape.entries:
+        entry.replay_ms = 1.0
+    costs.durations_ms[:] = [10.0, 20.0, 30.0]  # a further one is expected to take 20
+    monkeypatch.setattr(Costs, "eager_ms", lambda *_: [1.0 + 79.0 / replays])
+    assert not costs.have_earned_another(shape)
+    monkeypatch.setattr(Costs, "eager_ms", lambda *_: [1.0 + 81.0 / replays])
+    assert costs.have_earned_another(shape)
+    monkeypatch.setattr(Costs, "eager_ms", lambda *_: [])
+    assert not costs.have_earned_another(shape)

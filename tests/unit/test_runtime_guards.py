@@ -681,11 +681,11 @@ def test_a_function_that_is_defined_again_as_it_was_keeps_its_graphs() -> None:
     region = twins.graphed._region
     assert region is not None
     for _ in range(3):
-        captured = len(region.captures.durations_ms)
+        captured = len(region.captures.costs.durations_ms)
         twins.both(_define(inner))
         replays = region.replays
         twins.calls_of(one, 4)
-        assert len(region.captures.durations_ms) == captured and region.replays > replays
+        assert len(region.captures.costs.durations_ms) == captured and region.replays > replays
     twins.close()
 
 

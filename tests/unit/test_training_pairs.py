@@ -849,7 +849,7 @@ def test_more_forwards_before_a_backward_than_there_are_pairs() -> None:
     assert twins.run(2) == 8
     region = twins.graphed._region
     assert region is not None
-    assert len(region.captures.durations_ms) == 4
+    assert len(region.captures.costs.durations_ms) == 4
 
 
 class Detaching(nn.Module):

@@ -17,6 +17,7 @@ import torch._dynamo.mutation_guard
 from torch import nn, overrides
 from torch.overrides import TorchFunctionMode
 
+import grape
 from grape.tracing import COMPILED, PositionFinder, Tracer, UnseenMode, when_imported
 from grape.tracing.tracer import record
 from tests.property.programs import Twins, World
@@ -222,3 +223,16 @@ def test_who_waits_for_a_module_is_handed_it(tmp_path: Path, monkeypatch: pytest
     assert found == [7]
     when_imported("waited_for", lambda module: found.append(-module.value))
     assert found == [7, -7]
+
+
+def test_what_grape_looks_at_is_no_escape() -> None:
+    """As a predictor that learns for one function does while another one's call is traced."""
+    tracer = Tracer(PositionFinder())
+    x = torch.randn(3)
+    places = {"x": x}
+    reads = "x.untyped_storage()\nx.storage_offset()\nx._version\nx.data_ptr()\n"
+    ours, theirs = (compile(reads, file, "exec") for file in (grape.__file__, __file__))
+    _, _, escapes = record(tracer, torch.device("cpu"), [x], lambda: exec(ours, dict(places)))
+    assert not escapes
+    _, _, escapes = record(tracer, torch.device("cpu"), [x], lambda: exec(theirs, dict(places)))
+    assert len(escapes) == 4

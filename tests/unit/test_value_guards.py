@@ -109,7 +109,7 @@ def test_what_cannot_be_computed_before_a_replay_is_refused(name: str) -> None:
     twins.calls_of(lambda world: ((torch.randn(3, 4),), {}), 24)
     assert twins.replays == 0 and twins.refused is not None and twins.refused.code == code, twins.refused
     region = twins.graphed._region
-    assert region is not None and not region.captures.durations_ms, "it was captured, and never replayed"
+    assert region is not None and not region.captures.costs.durations_ms, "it was captured, and never replayed"
 
 
 NEGATIVE_ZEROS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

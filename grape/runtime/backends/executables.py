@@ -91,8 +91,9 @@ class UpdatableGraph(Graph, Protocol):
 
     def compare_orders(self, plan: OverlapPlan) -> Overlapped | None:
         """Of a graph with branches: launch it with them and as one chain, on the current stream. None where nothing can
-        be measured. Launches must be without harm: the graph writes nothing but memory of its own and results. Raises
-        `OverlapLost` where the device refuses.
+        be measured, as of a graph that was released because executables of its class do its work: they have the
+        branches of their first graph. Launches must be without harm: the graph writes nothing but memory of its own and
+        results. Raises `OverlapLost` where the device refuses.
         """
 
     def parameters(self) -> tuple[bytes, ...]:

@@ -13,8 +13,7 @@ from ...model.overlap import Overlapped
 from ...model.sizes import size_text
 from ..accounts import policy
 from ..accounts.memory import apply_budget, beside, budget_without_room, enforce_budget, leave_eager, no_room
-from ..accounts.policy import Estimate, capture_cost
-from ..accounts.samples import CallTimes
+from ..accounts.policy import Estimate
 from ..buffers.growable import is_supported
 from ..capture import Request, capture_call
 from ..compression import StoredGraph
@@ -24,6 +23,7 @@ from ..guarding.structure import Layout, stateful
 from ..replaying.entry import Entry, identities
 from ..replaying.value_guards import refuse_read
 from .call_profiles import CallProfiles
+from .costs import Costs
 from .observer import Observer
 from .region_state import RegionState
 from .specialization import Specialization
@@ -38,8 +38,6 @@ WORTH = 16
 """
 UNSETTLED = 4
 """So often a shape is captured whose kernels do not repeat themselves, until a replay gives what an eager run gave."""
-RUNS_OF_A_CAPTURE = 3
-"""The code runs again for the capture, then what was captured is replayed and compared."""
 ALIKE = 2
 """With so many graphs a new one is compared, to keep once what is equal: of a recurrence every other one is alike."""
 TAPE_LIMIT_MS = 3000.0
@@ -47,12 +45,12 @@ TAPE_LIMIT_MS = 3000.0
 
 
 class Captures:
-    """Of one region. `busy_ms` is the device time of a call, where known; `durations_ms` what captures took."""
+    """Of one region."""
 
     def __init__(self, region: RegionState, observer: Observer, profiles: CallProfiles) -> None:
         self._region, self._observer, self._profiles = region, observer, profiles
         self.decisions: list[Decision] = []
-        self.durations_ms: list[float] = []
+        self.costs = Costs(region, observer)
         self.verified: set[str] = set()
         self.unbound: set[str] = set()
         """Arguments that were bound to an address at which they did not stay."""
@@ -91,13 +89,13 @@ class Captures:
         if context.backend.kind == "cuda" and self._region.busy_ms is None and self._profiles.profiled:
             timeline = self._profiles.timeline_before()
             self._region.busy_ms = timeline.gpu_busy_ns / 1e6 / timeline.calls if timeline else None
-        if context.backend.kind == "tape" and sum(self.durations_ms) > TAPE_LIMIT_MS:
+        if context.backend.kind == "tape" and sum(self.costs.durations_ms) > TAPE_LIMIT_MS:
             return False
         estimate = Estimate(
             shapes=", ".join(map(str, shape.sizes[:4])),
-            eager_ms=statistics.median(self._eager_ms(shape)),
+            eager_ms=statistics.median(self.costs.eager_ms(shape)),
             busy_ms=self._region.busy_ms if self._profiles.profiled or self._region.busy_ms is not None else 0.0,
-            capture_ms=self._capture_ms(),
+            capture_ms=self.costs.capture_ms(),
             seen=shape.seen,
             earlier_runs=shape.runs - 1,
         )
@@ -105,24 +103,10 @@ class Captures:
         if decision.action == "capture" and self._budget_spent():
             why = f"the graphs hold {size_text(self._held())}, the memory budget"
             decision = replace(decision, action="wait", why=why)
-        if decision.action == "capture" and not context.attention.has_room(self._takes_ms(estimate.eager_ms)):
+        if decision.action == "capture" and not self.costs.has_room(shape, estimate.eager_ms):
             decision = replace(decision, action="wait", why="a capture would take more of this run than it may")
         shape.decision = decision
         return decision.action == "capture"
-
-    def _eager_ms(self, shape: Specialization) -> list[float]:
-        """Milliseconds of eager calls of the shape; where none was timed, of all."""
-        return shape.before.ms(leave=2) or CallTimes.joined(s.before for s in self._region.shapes.values())
-
-    def _takes_ms(self, eager_ms: float) -> float:
-        """Milliseconds that the next capture takes of the cell: the code runs twice more, traced, and what was captured
-        once.
-        """
-        if self.durations_ms:
-            return statistics.median(self.durations_ms)
-        traces = self._observer.traces
-        operator_ms = self._region.context.attention.operator_ms
-        return RUNS_OF_A_CAPTURE * eager_ms + 2 * operator_ms * (len(traces[-1].ops) if traces else 0)
 
     def _is_part_of_a_starved(self) -> bool:
         """True where a region around this one tells of the want of memory already."""
@@ -141,25 +125,6 @@ class Captures:
         context = self._region.context
         budget = context.memory_budget
         return context.executables is None and budget is not None and self._held() >= budget
-
-    def _saving_ns(self, shape: Specialization, entry: Entry) -> float | None:
-        """The saving of a replay against an eager call, as measured; the tape saves nothing, and shows all the same."""
-        times = self._eager_ms(shape)
-        if self._region.context.backend.kind == "tape" or not times:
-            return None
-        return (statistics.median(times) - entry.replay_ms) * 1e6
-
-    def _capture_ms(self) -> float:
-        """The cost of a capture: measured, else foreseen. The tape gains nothing on a device, so it captures at once.
-
-        The first one also loads libraries and compiles, which no other does; so a few are not believed alone.
-        """
-        if self._region.context.backend.kind == "tape" or self._region.context.unhurried:
-            return 0.0
-        if len(self.durations_ms) >= policy.FEW:
-            return statistics.median(self.durations_ms)
-        traces = self._observer.traces
-        return min((capture_cost(len(traces[-1].ops) if traces else 0), *self.durations_ms))
 
     def capture(self, shape: Specialization, layout: Layout, args: Args, kwargs: Kwargs) -> object:
         context = self._region.context
@@ -310,7 +275,7 @@ class Captures:
     def _adopt(self, shape: Specialization, layout: Layout, entry: Entry, trace: Trace) -> None:
         if shape.decision is not None:
             self.decisions.append(shape.decision)
-        self.durations_ms.append(entry.capture_ms)
+        self.costs.durations_ms.append(entry.capture_ms)
         if self._region.busy_ms is None and self._region.context.backend.kind == "cuda":
             self._region.busy_ms = entry.replay_ms
         if shape.entries and shape.entries[-1].replays >= WORTH:
@@ -332,7 +297,7 @@ class Captures:
         entry.replay_counts = self._region.replay_counts
         if isinstance(entry.graph, StoredGraph):
             entry.graph.replayed_by = entry
-            entry.graph.saving_ns = self._saving_ns(shape, entry)
+            entry.graph.saving_ns = self.costs.saving_ns(shape, entry)
         entry.modes, entry.modes_now = shape.modes, self._region.modes
         for old in [one for one in shape.entries if one.outdated]:
             shape.entries.remove(old)

@@ -29,7 +29,7 @@ from .context import RegionContext
 from .eager import EagerCalls
 from .observer import Observer
 from .region_evidence import evidence_of
-from .region_state import RegionState
+from .region_state import LATELY, RegionState
 from .replays import Replays
 from .specialization import Specialization
 
@@ -211,6 +211,15 @@ class Region(RegionState):
             return False
         before = [s for s in self.shapes.values() if s.entries]
         return sum(len(s.before) for s in before) < FEWEST_SAMPLES
+
+    @property
+    def needs_another_graph(self) -> bool:
+        """True where a graph more is worth a look at the next calls, whatever the cell has spent on looks: at the first
+        ones of a run, which what the last run left may block, and behind one that was blocked.
+        """
+        last = self._last
+        lately = self.calls_in_run < LATELY or self.calls - self.blocked_at < LATELY
+        return lately and last is not None and not last.closed and self.captures.costs.have_earned_another(last)
 
     def _pays(self, shape: Specialization) -> bool:
         return self.captures.pays(shape)

@@ -20,7 +20,10 @@ from .context import RegionContext
 from .shapes import Shapes
 from .specialization import Specialization
 
-__all__ = ["RegionState"]
+__all__ = ["LATELY", "RegionState"]
+
+LATELY = 4
+"""So many calls: a recurrence has two graphs, and what blocks one need not block the next."""
 
 
 class RegionState:
@@ -62,6 +65,8 @@ class RegionState:
         """Bytes of placeholders and workspace, of all graphs, beside which no executable of it had room."""
         self.calls = 0
         self.replays = 0
+        self.blocked_at = -LATELY
+        """The number of the last call that no graph served, because results that somebody holds were in its way."""
         self.call_began_ns = 0
         self.called_once = False
         """True where the last cell that called it did so once."""

@@ -85,6 +85,7 @@ class Replays:
                 return served
         if outcome is BLOCKED:
             region.replay_counts.blocked += 1
+            region.blocked_at = region.calls
         return outcome
 
     def _after_copies(

@@ -25,7 +25,7 @@ def sources(names: Callable[[str], str]) -> tuple[tuple[str, str], ...]:
 
 def _trivial(region: Any) -> bool:
     """A callable without device work is no region worth a row."""
-    return region.refused is not None and region.refused.code == "GR406" and not region.captures.durations_ms
+    return region.refused is not None and region.refused.code == "GR406" and not region.captures.costs.durations_ms
 
 
 def renamed(trace: Trace, old: str, new: str) -> Trace:

@@ -59,8 +59,10 @@ class UpdatableCudaGraph:
             self._of_torch = False
             self.attachment = Drawn(self.attachment, moves)
 
-    def compare_orders(self, plan: OverlapPlan) -> Overlapped:
+    def compare_orders(self, plan: OverlapPlan) -> Overlapped | None:
         """Raises `OverlapLost`."""
+        if self._source is None:
+            return None
         executables = self._executables
         graph = executables.driver.types.CUgraph(self.raw())
         try:
