@@ -42,6 +42,13 @@ shows."""
 
 _ESCAPES_OF_PYTHON = {f.__code__: f.__name__ for f in _ESCAPES if isinstance(f, FunctionType)}
 
+_NAMES = frozenset(f.__name__ if f.__name__ != "__get__" else f.__self__.__name__ for f in _ESCAPES)
+
+
+def _looks_for_itself(code: CodeType) -> bool:
+    """True of Grape's code that names what it reads. What only calls what it was given reads for the person."""
+    return is_grape_code(code.co_filename) and not _NAMES.isdisjoint(code.co_names)
+
 
 class EscapeWatch(UnseenMode):
     """Notes calls that read a tensor behind the dispatcher's back into the recorder in charge."""
@@ -51,7 +58,7 @@ class EscapeWatch(UnseenMode):
         self._positions, self._recorder = positions, recorder
 
     def __torch_function__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
-        if func in _ESCAPES and not is_grape_code(sys._getframe(1).f_code.co_filename):  # which looks for itself
+        if func in _ESCAPES and not _looks_for_itself(sys._getframe(1).f_code):
             self._note(func.__name__ if func.__name__ != "__get__" else func.__self__.__name__)
         try:
             with warnings_of_the_caller():

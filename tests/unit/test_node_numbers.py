@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from grape.options import Options
 from grape.runtime.replaying import node_numbers
 from grape.runtime.replaying.node_numbers import advance, in_backward, is_supported, numbered, unnumbered
+from grape.runtime.state import unseen_handles
 from grape.sessions import Cell, Session, close_engine
 
 SETUP = """
@@ -142,3 +143,12 @@ def test_a_backward_of_our_own_looks_like_no_hook() -> None:
     before = RemovableHandle.next_id
     in_backward(torch.device("cpu"), lambda: None)
     assert RemovableHandle.next_id == before
+
+
+def test_a_handle_that_another_thread_takes_meanwhile_stays_seen() -> None:
+    module = torch.nn.Linear(2, 2)
+    before = RemovableHandle.next_id
+    with unseen_handles() as handles:
+        handles.append(module.register_forward_hook(lambda *_: None))
+        theirs = module.register_forward_hook(lambda *_: None)  # as of another thread
+    assert RemovableHandle.next_id == before + 2 and theirs.id == before + 1

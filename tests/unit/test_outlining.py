@@ -26,6 +26,7 @@ from grape.rewrite.outlining import RunSource
 from grape.runtime import Region
 from grape.runtime.accounts.attention import Allowance
 from grape.runtime.regions.costs import Costs
+from grape.runtime.regions.region_state import LATELY
 from grape.sessions import Cell, Session, close_engine, engine
 
 SETUP = """
@@ -653,3 +654,14 @@ def test_graphs_have_earned_another_that_saved_more_than_all_take(
     assert costs.have_earned_another(shape)
     monkeypatch.setattr(Costs, "eager_ms", lambda *_: [])
     assert not costs.have_earned_another(shape)
+
+
+def test_looks_for_another_graph_end(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none is made, whatever the reason, a cell that has spent its share is not looked at for all of its run."""
+    for _ in range(3):
+        shell.run(KEPT)
+    (region,) = regions()
+    monkeypatch.setattr(Costs, "have_earned_another", lambda *_: True)
+    region.begin_run()
+    region.blocked_at = region.calls
+    assert sum(region.needs_another_graph() for _ in range(50)) == 2 * LATELY

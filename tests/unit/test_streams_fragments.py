@@ -106,6 +106,44 @@ def test_a_loop_whose_numbers_change_is_recorded_with_what_is_around_it() -> Non
     assert now.matched - before.matched > 0.9 * (now.seen - before.seen)
 
 
+def test_a_part_of_an_iteration_that_also_runs_alone_does_not_take_its_place() -> None:
+    """As where forces are computed before a loop that computes them in each step: of what runs alone something is
+    recorded, which would be entered within each iteration if that did not serve from where it begins.
+    """
+    layers = [nn.Linear(8, 8) for _ in range(16)]
+
+    def forces(x: torch.Tensor, count: int = 16) -> torch.Tensor:
+        for layer in layers[:count]:
+            x = x + torch.tanh(layer(torch.sin(x) * 0.5))
+        return x
+
+    def simulate(steps: int) -> None:
+        x, v = torch.ones(4, 8), torch.zeros(4, 8)
+        f = forces(x)
+        for _ in range(steps):
+            v = v + 0.01 * f
+            x = x + 0.02 * v
+            f = forces(x)
+            v = v + 0.01 * f
+
+    def entered() -> dict[int, int]:
+        return {row["operators"]: row["entered"] for row in stream.fragments()}
+
+    stream = open_stream(Settings(price=0, doubt=0))
+    assert isinstance(stream, Stream), stream
+    with stream, torch.no_grad():
+        simulate(1200)
+        (iteration,) = entered()
+        for k in range(20):  # nothing that is known
+            torch.erf(torch.ones(4, 8 + k))
+        forces(torch.ones(4, 8), 9)
+        before = entered()
+        assert len(before) == 2 and min(before) < iteration, before
+        simulate(100)
+        after = entered()
+    assert after[iteration] - before[iteration] >= 99, (before, after)
+
+
 def test_a_stream_that_made_no_graph_waits_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may close while the device is captured, or has failed."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
+import operator
 import sys
 import types
 from collections.abc import Callable
@@ -236,3 +237,29 @@ def test_what_grape_looks_at_is_no_escape() -> None:
     assert not escapes
     _, _, escapes = record(tracer, torch.device("cpu"), [x], lambda: exec(theirs, dict(places)))
     assert len(escapes) == 4
+
+
+def test_what_grape_calls_for_the_person_is_an_escape() -> None:
+    """The immediate caller is Grape's there, too, but does not name what it reads."""
+    tracer = Tracer(PositionFinder())
+    x = torch.randn(3)
+    calls = compile("read(x)", grape.__file__, "exec")
+    for read in (torch.Tensor.storage_offset, operator.attrgetter("_version"), operator.methodcaller("data_ptr")):
+        _, _, escapes = record(tracer, torch.device("cpu"), [x], lambda read=read: exec(calls, {"read": read, "x": x}))
+        assert len(escapes) == 1
+
+
+def test_a_version_that_a_callable_of_c_reads_is_in_no_graph() -> None:
+    one, version = torch.ones(3), grape.graph(operator.attrgetter("_version"))
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for _ in range(12):
+            y = torch.tanh(y * 1.5 + 0.1)
+        return y + version(x)
+
+    served = grape.graph(work)
+    for i in range(60):
+        if i >= 30:
+            one.add_(0)
+        assert torch.equal(work(one), served(one)), i

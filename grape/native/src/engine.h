@@ -754,7 +754,8 @@ class Engine {
     if (is_outer_ && !finder_.could_afford(*made)) return too_large_ = planned_, void();  // what serves now goes on
     Fragment* added = finder_.add(std::move(made), parent_, side_);
     timing_ = true;
-    if (is_outer_) finder_.surrounds(*added);
+    if (is_outer_ || (planned_ == period_ && !parent_)) finder_.surrounds(*added);
+    added->around = is_outer_;
     parent_ = nullptr;
     if ((next = finder_.behind(context))) arrive(next);
   }
@@ -827,10 +828,12 @@ class Engine {
     outer_until_ = counts.seen + 2 * period;
   }
 
-  // Where an iteration begins, it serves rather than what is followed there.
+  // Where an iteration begins, it serves rather than what is followed there. One that no loop inside led to serves already,
+  // and is longer: a part of it was recorded on its own, where the same code ran outside of the loop.
   bool enter_outer(uint64_t context) {
     Fragment* outer = finder_.outer_behind(context);
     if (!outer || outer == fragment_) return false;
+    if (!outer->around && (!outer->live || outer->steps.size() <= fragment_->steps.size() || doubted_ || rests(*outer))) return false;
     Fragment* inner = fragment_;
     leave();
     finder_.passed(*inner, at_);

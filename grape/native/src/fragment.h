@@ -175,6 +175,7 @@ struct Fragment {
   bool dead = false;
   bool uncut = true;        // a step runs as written, or a segment ends elsewhere, since it was cut
   bool inner = false;       // shorter than a segment, and no iteration, when it was cut: an inner loop's
+  bool around = false;      // an iteration around an inner loop, which led to it
   bool large = false;       // there was no room for its homes
   bool live = false;        // its operators are deferred; until it has earned that, they are only compared
   double earned = 0;        // milliseconds that its operators took as written

@@ -93,7 +93,7 @@ class ActiveRegion:
         busy.now = True  # until the person's code goes on, and while that is not called
         try:
             if observing:
-                if attention.overdrawn and not region.needs_another_graph:
+                if attention.overdrawn and not region.needs_another_graph():
                     context.stand_aside()
                 attention.begin("observe", since)
             return self._enter(region, args, kwargs)

@@ -89,6 +89,7 @@ class Region(RegionState):
         for shape in self.shapes.values():
             shape.after = CallTimes()  # of this cell; eager times of earlier ones go on counting
             shape.tally = Tally()
+        self._looks = (0, 0)
         self.host_ms.clear()
         self.captures.decisions.clear()
         self.observer.begin_run()
@@ -212,14 +213,18 @@ class Region(RegionState):
         before = [s for s in self.shapes.values() if s.entries]
         return sum(len(s.before) for s in before) < FEWEST_SAMPLES
 
-    @property
     def needs_another_graph(self) -> bool:
         """True where a graph more is worth a look at the next calls, whatever the cell has spent on looks: at the first
         ones of a run, which what the last run left may block, and behind one that was blocked.
         """
-        last = self._last
+        last, costs = self._last, self.captures.costs
         lately = self.calls_in_run < LATELY or self.calls - self.blocked_at < LATELY
-        return lately and last is not None and not last.closed and self.captures.costs.have_earned_another(last)
+        if not lately or last is None or last.closed or not self.on_its_stream() or _is_capturing(self.context):
+            return False
+        captures = len(costs.durations_ms)
+        looks = self._looks[1] if self._looks[0] == captures else 0
+        self._looks = captures, looks + 1
+        return looks < 2 * LATELY and costs.have_earned_another(last)
 
     def _pays(self, shape: Specialization) -> bool:
         return self.captures.pays(shape)
@@ -227,3 +232,8 @@ class Region(RegionState):
     def evidence(self) -> RegionEvidence:
         """All that is known, as frozen data."""
         return evidence_of(self, self.observer, self.profiles, self.captures)
+
+
+def _is_capturing(context: RegionContext) -> bool:
+    """True in a capture of the person's, in which times on the device must not be asked for."""
+    return context.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing()

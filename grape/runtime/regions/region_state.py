@@ -67,6 +67,8 @@ class RegionState:
         self.replays = 0
         self.blocked_at = -LATELY
         """The number of the last call that no graph served, because results that somebody holds were in its way."""
+        self._looks = (0, 0)
+        """How many captures there were when a cell that had spent its share last looked on, and its looks since."""
         self.call_began_ns = 0
         self.called_once = False
         """True where the last cell that called it did so once."""

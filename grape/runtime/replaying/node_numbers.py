@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch.utils.hooks import RemovableHandle
+
+from ..state import unseen_handles
 
 __all__ = ["advance", "in_backward", "instead_of", "is_supported", "numbered", "unnumbered"]
 
@@ -153,8 +154,7 @@ def in_backward(device: torch.device, function: Callable[[], T]) -> T | None:
         leaf = torch.empty((), device=device, requires_grad=True)
         out = leaf.view(())
         assert out.grad_fn is not None
-        number = RemovableHandle.next_id
-        out.grad_fn.register_prehook(hook)
-        RemovableHandle.next_id = number  # nobody else sees it; guards look for hooks anew where the number moves
+        with unseen_handles() as handles:
+            handles.append(out.grad_fn.register_prehook(hook))
         torch.autograd.grad(out, leaf)  # with a gradient of ours torch imports what takes it a second
     return found[0] if found else None

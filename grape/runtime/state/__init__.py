@@ -3,7 +3,15 @@
 from .classes import attributes_of, is_plain, why_odd
 from .containers import Contents
 from .contents import LEAVES, attribute_names, is_defined_again, is_equal, read
-from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of, is_node_hooked, new_hooks
+from .hooks import (
+    HOOKS,
+    HOOKS_OF_ALL_MODULES,
+    HOOKS_OF_ALL_OPTIMIZERS,
+    hooks_of,
+    is_node_hooked,
+    new_hooks,
+    unseen_handles,
+)
 from .kept import KeptState
 from .libraries import known_instances
 from .namespaces import MODULE, Namespaces
@@ -34,5 +42,6 @@ __all__ = [
     "known_instances",
     "new_hooks",
     "read",
+    "unseen_handles",
     "why_odd",
 ]

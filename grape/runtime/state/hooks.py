@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch.nn.modules import module as _modules
 from torch.optim import optimizer as _optimizer
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["HOOKS", "HOOKS_OF_ALL_MODULES", "HOOKS_OF_ALL_OPTIMIZERS", "hooks_of", "is_node_hooked", "new_hooks"]
+__all__ = [
+    "HOOKS",
+    "HOOKS_OF_ALL_MODULES",
+    "HOOKS_OF_ALL_OPTIMIZERS",
+    "hooks_of",
+    "is_node_hooked",
+    "new_hooks",
+    "unseen_handles",
+]
 
 HOOKS = frozenset(
     {
@@ -41,6 +50,17 @@ def hooks_of(tensor: torch.Tensor) -> list[object]:
     return [hooks for hooks in found if hooks]
 
 
+@contextmanager
+def unseen_handles() -> Iterator[list[RemovableHandle]]:
+    """Of hooks of our own, which are to be put into the list: their numbers are given back, because guards look for
+    hooks where the next number is another one. Not where another thread took one meanwhile.
+    """
+    number, handles = RemovableHandle.next_id, list[RemovableHandle]()
+    yield handles
+    if RemovableHandle.next_id == number + len(handles):
+        RemovableHandle.next_id = number
+
+
 def is_node_hooked(tensor: torch.Tensor) -> bool:
     """True where there are hooks on the node that accumulates a parameter's gradient, which ends when nobody holds it.
 
@@ -50,12 +70,11 @@ def is_node_hooked(tensor: torch.Tensor) -> bool:
         return False
     with torch.inference_mode(False):
         node = torch.autograd.graph.get_gradient_edge(tensor).node
-    number = RemovableHandle.next_id
-    handles = node.register_prehook(_no_hook), node.register_hook(_no_hook)
+    with unseen_handles() as handles:
+        handles += node.register_prehook(_no_hook), node.register_hook(_no_hook)
     found = [handle.hooks_dict_ref() for handle in handles]
     for handle in handles:
         handle.remove()
-    RemovableHandle.next_id = number
     return any(found)
 
 

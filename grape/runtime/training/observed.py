@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import torch
 from torch.autograd.graph import Node
-from torch.utils.hooks import RemovableHandle
+
+from ..state import unseen_handles
 
 __all__ = ["Backwards", "Pattern", "differentiable", "pattern_of"]
 
@@ -66,10 +67,8 @@ class Backwards:
         for number, tensor in enumerate(outputs):
             assert tensor.grad_fn is not None
             nodes.setdefault(tensor.grad_fn, []).append((number, tensor.output_nr))
-        before = RemovableHandle.next_id
-        for node, places in nodes.items():
-            node.register_prehook(_noting(seen, places, alive))
-        RemovableHandle.next_id = before  # nobody else sees them; see `hooks.is_node_hooked`
+        with unseen_handles() as handles:
+            handles += [node.register_prehook(_noting(seen, places, alive)) for node, places in nodes.items()]
 
     def note(self, pattern: Pattern) -> None:
         """A backward brought this."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch.autograd.graph import Node, get_gradient_edge
-from torch.utils.hooks import RemovableHandle
 
 from ..replaying.node_numbers import unnumbered
+from ..state import unseen_handles
 from .consumed import saved_names
 
 __all__ = ["Recorded", "Unfit"]
@@ -89,9 +89,8 @@ class Recorded:
         """
         found: dict[Hashable, list[torch.Tensor | None]] = {}
         single = [name for name, parts in self.parts.items() if parts == 1]
-        number = RemovableHandle.next_id
-        handles = [node.register_hook(_take(positions, found)) for node, positions in self._several().items()]
-        RemovableHandle.next_id = number  # nobody else sees them; see `hooks.is_node_hooked`
+        with unseen_handles() as handles:
+            handles += [node.register_hook(_take(positions, found)) for node, positions in self._several().items()]
         pairs = [pair for pair in zip(self.outputs, gradients, strict=True) if pair[1] is not None]
         try:
             sums = torch.autograd.grad(
