@@ -46,6 +46,7 @@ from mutations import (
     streams_memory,
     streams_recurrent,
     training,
+    turns,
 )
 from mutations.rows import ROOT, Row, edited
 
@@ -685,6 +686,7 @@ ROWS = (
     *pipelines.ROWS,
     *outlining.ROWS,
     *branches.ROWS,
+    *turns.ROWS,
     *compression.ROWS,
     *edges.ROWS,
     *ahead.ROWS,

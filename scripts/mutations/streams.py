@@ -273,6 +273,12 @@ WAY = (
             "      raised = std::exchange(raised_, nullptr);\n      take_trash(trash);\n      if (open_.exchange",
         ),
     ),
+    of_streams(
+        "a part that also runs alone takes the place of its iteration",
+        ("tests/unit/test_streams_fragments.py", "-k", "runs_alone"),
+        "engine.h",
+        ("if (is_outer_ || (planned_ == period_ && !parent_))", "if (is_outer_)"),
+    ),
 )
 
 ROWS = (*VALUES, *OPERATORS, *WAY)
