@@ -274,6 +274,12 @@ WAY = (
         ),
     ),
     of_streams(
+        "what begins alike is taken for an iteration again and again",
+        ("tests/unit/test_streams_fragments.py", "-k", "left_alone"),
+        "fragment.h",
+        ("return missed >= 3 && 16 * missed >= entered;", "return false;"),
+    ),
+    of_streams(
         "a part that also runs alone takes the place of its iteration",
         ("tests/unit/test_streams_fragments.py", "-k", "runs_alone"),
         "engine.h",

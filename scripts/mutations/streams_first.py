@@ -103,7 +103,7 @@ SERVED = (
         "leaving a fragment late is a failure",
         (CONTRACT, "-k", "left_late"),
         "engine.h",
-        "if (early && ++fragment_->failed",
+        "if (is_early() && !fragment_->jumped && ++fragment_->failed",
         "if (++fragment_->failed",
     ),
 )

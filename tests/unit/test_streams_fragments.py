@@ -166,3 +166,40 @@ def test_the_first_calls_of_a_function_may_spend_more(monkeypatch: pytest.Monkey
             second(torch.ones(3))
         assert first.as_written is None
     assert looks == [True, True]
+
+
+def test_other_code_that_begins_as_a_longer_iteration_is_left_alone() -> None:
+    """In its midst it has what an iteration of another loop begins with, which then comes as something else."""
+    layers, more = [nn.Linear(8, 8) for _ in range(8)], [nn.Linear(8, 8) for _ in range(30)]
+
+    def passes(x: torch.Tensor, through: list[nn.Linear]) -> torch.Tensor:
+        for layer in through:
+            x = x + torch.tanh(layer(torch.sin(x) * 0.5))
+        return x
+
+    def longer(times: int) -> None:
+        for _ in range(times):
+            torch.exp(-passes(torch.cos(passes(torch.ones(4, 8), layers)), more)).abs()
+
+    def other(times: int) -> None:
+        for _ in range(times):
+            x = torch.sigmoid(torch.ones(4, 8))
+            for _ in range(3):
+                x = torch.erf(x) * 0.5
+            torch.exp(-x).abs()
+            passes(torch.sqrt(passes(torch.ones(4, 8), layers[:1]).abs()), layers).sigmoid()
+
+    stream = open_stream(Settings(price=0, doubt=0))
+    assert isinstance(stream, Stream), stream
+    with stream, torch.no_grad():
+        longer(1200)
+        (iteration,) = stream.fragments()
+        other(1200)
+        before = stream.counts()
+        other(100)
+        now, rows = stream.counts(), stream.fragments()
+        again = next(row for row in rows if row["operators"] == iteration["operators"])
+        assert 3 <= again["entered"] - iteration["entered"] < 120 and not again["dead"], rows
+        assert now.matched - before.matched > 0.95 * (now.seen - before.seen)
+        longer(100)
+        assert stream.counts().matched - now.matched > 0.95 * (stream.counts().seen - now.seen)

@@ -630,8 +630,7 @@ class Engine {
       }
       counts.written[index(Reason::Divergence)]++;
       if (fragment_ && ++strays_ > settings_.strays) {
-        bool early = at_ * 4 < fragment_->steps.size();  // else it was worth it until here
-        if (early && ++fragment_->failed > 30 + fragment_->entered / 2) fragment_->dead = true;
+        if (is_early() && !fragment_->jumped && ++fragment_->failed > 30 + fragment_->entered / 2) fragment_->dead = true;
         leave();
       }
       return Decision::Observe;
@@ -646,6 +645,8 @@ class Engine {
     counts.written[index(Reason::Observed)]++;
     return Decision::Observe;
   }
+
+  bool is_early() const { return at_ * 4 < fragment_->steps.size(); }  // else it was worth it until here
 
   uint64_t sign(const Operator& op, const Stack& stack) const {
     uint64_t sig = signature(op, stack);
@@ -705,6 +706,7 @@ class Engine {
     counts.diverged++;
     last_divergence_ = "expected " + parent->steps[at_].op->handle.schema().name() + ", found " + op.handle.schema().name();
     finder_.passed(*parent, at_);
+    if (parent->jumped && is_early()) parent->missed++;
     uint64_t key = mix(at_, sig);
     if (parent->sides.size() >= 256 && !parent->sides.count(key)) return Decision::Observe;
     Side& side = parent->sides[key];
@@ -833,11 +835,14 @@ class Engine {
   bool enter_outer(uint64_t context) {
     Fragment* outer = finder_.outer_behind(context);
     if (!outer || outer == fragment_) return false;
-    if (!outer->around && (!outer->live || outer->steps.size() <= fragment_->steps.size() || doubted_ || rests(*outer))) return false;
+    bool jumps = !outer->around;
+    if (jumps && (!outer->live || outer->steps.size() <= fragment_->steps.size() || doubted_ || rests(*outer) || outer->leads_astray())) return false;
     Fragment* inner = fragment_;
     leave();
     finder_.passed(*inner, at_);
-    return arrive(outer), true;
+    arrive(outer);
+    outer->jumped = jumps && fragment_ == outer;
+    return true;
   }
 
   // Behind an operator: the iteration that is wanted may begin here, whatever serves now.
@@ -885,6 +890,7 @@ class Engine {
     fragment_ = fragment;
     at_ = from_ = strays_ = period_ = 0;
     fragment->entered++;
+    fragment->jumped = false;
     fragment->last = counts.seen;
     counts.entered++;
   }

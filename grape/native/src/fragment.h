@@ -176,6 +176,8 @@ struct Fragment {
   bool uncut = true;        // a step runs as written, or a segment ends elsewhere, since it was cut
   bool inner = false;       // shorter than a segment, and no iteration, when it was cut: an inner loop's
   bool around = false;      // an iteration around an inner loop, which led to it
+  bool jumped = false;      // it was entered last from a shorter one, where it begins
+  uint64_t missed = 0;      // times that something else came soon behind that: other code begins alike
   bool large = false;       // there was no room for its homes
   bool live = false;        // its operators are deferred; until it has earned that, they are only compared
   double earned = 0;        // milliseconds that its operators took as written
@@ -192,7 +194,7 @@ struct Fragment {
   void begin_to_live(double settling_price) {
     live = true;
     settling = settling_price;
-    entered = failed = 0;
+    entered = failed = missed = 0;
     for (Step& step : steps) step.refused = step.splits = 0;
     for (Slot& slot : slots) {
       if (!slot.nbytes) continue;
@@ -226,6 +228,8 @@ struct Fragment {
   bool pays(double share) const { return share * saved_ns > spent_ns; }
 
   // Nothing of it is issued one by one any more.
+  bool leads_astray() const { return missed >= 3 && 16 * missed >= entered; }
+
   bool is_captured() const {
     return !uncut && std::all_of(segments.begin(), segments.end(), [](const Segment& one) { return one.graph != nullptr; });
   }
