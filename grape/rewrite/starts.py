@@ -8,7 +8,7 @@ import ast
 import functools
 import re
 from collections.abc import Callable, Collection, Mapping
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Literal
 
 from ..quiet import without_warnings
@@ -114,7 +114,7 @@ def _reaches(
     """True where the names in a function of `namespace` are `wanted` that `names` lead to; libraries are left alone."""
     for name in names:
         function = namespace.get(name)
-        if not isinstance(function, FunctionType) or function.__globals__ is not namespace:
+        if type(function) is not FunctionType or function.__globals__ is not namespace:  # asks nothing of other objects
             continue
         used = _names(function.__code__)
         if wanted(used) or (steps > 1 and _reaches(used - {name}, namespace, steps - 1, wanted)):
@@ -123,7 +123,8 @@ def _reaches(
 
 
 def _module_of(value: object) -> str:
-    return str(getattr(value, "__module__", ""))
+    """Of a function or a class. An object of the person's would be asked for its attribute."""
+    return str(getattr(value, "__module__", "")) if type(value) in (FunctionType, BuiltinFunctionType, type) else ""
 
 
 def _names(code: CodeType) -> set[str]:

@@ -95,3 +95,21 @@ def test_workers_that_prepare_data_are_none() -> None:
         namespace,
     )
     assert not may_be_a_rank(namespace["work"])
+
+
+def test_objects_that_a_cell_names_are_asked_for_nothing() -> None:
+    """They may note who asks, as a proxy does that is made when it is first used."""
+    asked = []
+
+    class Proxy:
+        def __getattribute__(self, name: str) -> object:
+            asked.append(name)
+            return super().__getattribute__(name)
+
+        def __call__(self, x: object) -> object:
+            return x
+
+    space: dict[str, object] = {"proxy": Proxy()}
+    exec("def use(x):\n    return proxy(x)\n", space)
+    assert starts_processes("use(1)\nproxy(2)\n", space) is None
+    assert not asked
