@@ -283,7 +283,7 @@ WAY = (
         "a part that also runs alone takes the place of its iteration",
         ("tests/unit/test_streams_fragments.py", "-k", "runs_alone"),
         "engine.h",
-        ("if (is_outer_ || (planned_ == period_ && !parent_))", "if (is_outer_)"),
+        ("if (is_outer_ || (planned_ && planned_ == period_))", "if (is_outer_)"),
     ),
 )
 

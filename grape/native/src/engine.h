@@ -756,7 +756,7 @@ class Engine {
     if (is_outer_ && !finder_.could_afford(*made)) return too_large_ = planned_, void();  // what serves now goes on
     Fragment* added = finder_.add(std::move(made), parent_, side_);
     timing_ = true;
-    if (is_outer_ || (planned_ == period_ && !parent_)) finder_.surrounds(*added);
+    if (is_outer_ || (planned_ && planned_ == period_)) finder_.surrounds(*added);
     added->around = is_outer_;
     parent_ = nullptr;
     if ((next = finder_.behind(context))) arrive(next);

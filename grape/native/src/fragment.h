@@ -227,9 +227,10 @@ struct Fragment {
   // It may spend a part of what it has saved so far, also when other code has run since.
   bool pays(double share) const { return share * saved_ns > spent_ns; }
 
-  // Nothing of it is issued one by one any more.
+  // Too often other code begins as it does.
   bool leads_astray() const { return missed >= 3 && 16 * missed >= entered; }
 
+  // Nothing of it is issued one by one any more.
   bool is_captured() const {
     return !uncut && std::all_of(segments.begin(), segments.end(), [](const Segment& one) { return one.graph != nullptr; });
   }
