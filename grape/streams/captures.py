@@ -14,9 +14,12 @@ from typing import Any
 import torch
 
 from ..quiet import without_collections, without_warnings
-from .cuda_warmup import warm_products
+from .cuda_warmup import make_handle, warm_products
 
 __all__ = ["Captures", "is_prepared", "prepare"]
+
+CHUNK = 1 << 28
+"""Bytes of a graph's memory that are asked for at once. A result that outlives its graph keeps as many."""
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 """On which segments are captured: cuBLAS keeps a workspace for each stream that it meets."""
@@ -36,6 +39,11 @@ def prepare(device: torch.device) -> None:
 
 def is_prepared(device: torch.device) -> bool:
     return device in _prepared
+
+
+def _is_usual() -> bool:
+    """Whether cuBLASLt multiplies only what operators say they multiply."""
+    return torch.backends.cuda.preferred_blas_library() != torch._C._BlasBackend.Cublaslt
 
 
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
@@ -91,6 +99,7 @@ class Captures:
         try:
             self._begin(graph, pool=pool, capture_error_mode="thread_local")
             try:
+                self._reserve()
                 issued = self._session.issue_captured()
                 known = not issued  # which operator broke the capture
             finally:
@@ -107,12 +116,30 @@ class Captures:
             self._graphs[self._made] = graph
             self._session.captured(graph.raw_cuda_graph_exec(), self._made)
 
+    def _reserve(self) -> None:
+        """Large results are cut from chunks, for to ask the driver for each takes as long as to issue five operators.
+        What is freed inside of a capture stays with its graph. No tensors: torch may fill those, in the graph, too.
+        """
+        left, held = self._session.bytes_wanted(), []
+        with suppress(torch.OutOfMemoryError):  # each by itself may have room
+            while left > 0:
+                held.append(torch.UntypedStorage(min(left, CHUNK), device=self._device))
+                left -= CHUNK
+
     def _prepare(self) -> None:
-        """cuBLAS has a handle for each thread, and a workspace for each handle and stream."""
+        """cuBLAS has a handle for each thread, a workspace for each handle and stream, and another one for what
+        multiplies matrices. For a kind of numbers that it has not met it loads kernels for a tenth of a second; what is
+        captured has run before.
+        """
         thread = threading.get_ident()
-        if thread not in self._warm:
-            warm_products(self._device, self._stream, kinds=(torch.float32,))  # what is captured has run before
-            self._warm.add(thread)
+        if thread in self._warm:
+            return
+        kind = self._session.kind_wanted()
+        if kind is None and _is_usual():
+            make_handle(self._device, self._stream)
+            return
+        warm_products(self._device, self._stream, kinds=(kind or torch.float32,))
+        self._warm.add(thread)
 
     def _recover(self, pool: Any) -> None:
         """torch 2.11 leaves the allocator diverted and the generator in capture mode; a capture that succeeds puts the

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["warm_products"]
+__all__ = ["make_handle", "warm_products"]
 
 _workspaces: dict[torch.device, torch.cuda.MemPool] = {}
 
@@ -50,6 +50,12 @@ def warm_products(
                     leaf = square.clone().requires_grad_()
                     torch.addmm(leaf[0], leaf, leaf).sum().backward()
         stream.synchronize()
+
+
+def make_handle(device: torch.device, stream: torch.cuda.Stream) -> None:
+    """Have cuBLAS make this thread's handle, with its workspace on `stream`, but load no kernels: in a millisecond."""
+    with torch.cuda.device(device), torch.cuda.stream(stream), _in_workspaces(device):
+        torch.cuda.current_blas_handle()
 
 
 @contextmanager

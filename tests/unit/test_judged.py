@@ -46,23 +46,27 @@ def test_regions_look_again_where_they_made_room() -> None:
         assert after(after(tried, matched=0), matched=0).settled == settled
 
 
-def test_what_waits_for_its_captures_goes_on() -> None:
-    for waiting, goes_on in ((50, True), (49, False)):
-        past = LEFT
-        for _ in range(2):
-            past = after_streamed_run(past, operators=100, matched=0, waiting=waiting, wall_ms=10.0, plain_ms=None)
-        assert past.streamed == goes_on
+def after_runs(times: int, wall_ms: float = 1000.0, plain_ms: float | None = 1000.0, **made: int) -> Past:
+    past = LEFT
+    for _ in range(times):
+        past = after_streamed_run(past, operators=100, matched=0, wall_ms=wall_ms, plain_ms=plain_ms, **made)
+    return past
 
 
-def test_where_captures_were_put_off_more_runs_are_waited_for() -> None:
-    def after_runs(runs: int, wall_ms: float) -> Past:
-        past = LEFT
-        for _ in range(runs):
-            past = after_streamed_run(past, operators=100, matched=0, rested=3, wall_ms=wall_ms, plain_ms=1000.0)
-        return past
+@pytest.mark.parametrize("made", [{"captured": 1}, {"rested": 3}, {"waiting": 5}])
+def test_runs_in_which_graphs_are_made_or_on_their_way_are_not_held_against_it(made: dict[str, int]) -> None:
+    assert after_runs(9, **made).streamed and not after_runs(10, **made).streamed
+    assert not after_runs(2).streamed
 
-    assert after_runs(7, 1000.0).streamed and not after_runs(8, 1000.0).streamed
-    assert not after_runs(2, 1100.0).streamed
+
+def test_but_they_may_not_cost_much() -> None:
+    assert after_runs(4, wall_ms=1200.0, captured=1).streamed
+    assert not after_runs(5, wall_ms=1200.0, captured=1).streamed
+    assert after_runs(8, wall_ms=1200.0, plain_ms=None, captured=1).streamed
+
+
+def test_what_mostly_waits_for_its_captures_goes_on() -> None:
+    assert after_runs(20, waiting=50).streamed and not after_runs(20, waiting=49).streamed
 
 
 def test_a_run_that_did_other_work() -> None:

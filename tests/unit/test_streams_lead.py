@@ -17,6 +17,7 @@ from grape.sessions.streamed.lead import (
     after_led_run,
     after_timed_run,
     has_to_be_timed,
+    is_young,
     leads,
     may_be_looked_at,
 )
@@ -35,6 +36,7 @@ def run(
     refused: bool = False,
     waiting: int = 0,
     rested: int = 0,
+    captured: int = 0,
     capture_ms: float = 0.0,
     as_written_ms: float = 1000.0,
 ) -> Past:
@@ -59,6 +61,7 @@ def run(
         own_ms=0.0,
         backwards=backwards,
         rested=rested,
+        captured=captured,
     )
     plain_ms = None if saved is None else as_written_ms
     own = OwnTime(capture_ms=capture_ms)
@@ -185,6 +188,37 @@ def test_captures_of_the_run_that_is_compared_are_no_loss() -> None:
     assert past.led is not None and past.streamless is None, "700 ms, once they are made"
 
 
+@pytest.mark.parametrize("made", [{"captured": 2}, {"rested": 1}, {"waiting": 5}])
+def test_while_graphs_are_made_no_run_is_timed_as_written(made: dict[str, int]) -> None:
+    past = run(None)
+    for _ in range(5):
+        past = run(past, saved=-0.05, **made)
+        assert not has_to_be_timed(past) and past.streamless is None
+    untold = run(run(run(None, saved=None, **made), saved=None, **made), saved=None, **made)
+    assert not has_to_be_timed(untold)
+
+
+def test_runs_that_make_graphs_for_ever_are_timed_after_all() -> None:
+    past: Past | None = None
+    for _ in range(9):
+        assert not has_to_be_timed(past)
+        past = run(past, saved=0.0, captured=1)
+    assert has_to_be_timed(past)
+
+
+def test_two_runs_may_spend_more_on_captures_and_those_are_the_first_in_which_there_are_any() -> None:
+    def young(captured: int) -> list[bool]:
+        past, told = None, []
+        for _ in range(6):
+            told.append(past is None or is_young(ENGINE_OF_NO_RUNS, ("a", 1), past))
+            past = run(past, captured=captured)
+        return told
+
+    assert young(captured=1) == [True, True, False, False, False, False]
+    assert young(captured=0) == [True, True, True, True, False, False]
+
+
+ENGINE_OF_NO_RUNS: Any = SimpleNamespace(runs={})
 KIND = {"unhurried": False, "backend": SimpleNamespace(kind="cuda")}
 
 

@@ -6,6 +6,7 @@
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -139,6 +140,12 @@ class Session {
 #endif
     return false;
   }
+  py::object kind_wanted() const {
+    auto kind = engine_->kind_wanted();
+    if (!kind) return py::none();
+    return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(*kind)));
+  }
+  size_t bytes_wanted() const { return engine_->bytes_wanted(); }
   bool issue_captured() {
     py::gil_scoped_release release;
     return engine_->issue_captured();
@@ -310,6 +317,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("charge", &Session::charge)
       .def("as_written", &Session::as_written)
       .def("arrivals", &Session::arrivals)
+      .def("kind_wanted", &Session::kind_wanted)
+      .def("bytes_wanted", &Session::bytes_wanted)
       .def("issue_captured", &Session::issue_captured)
       .def("captured", &Session::captured)
       .def("refused", &Session::refused)

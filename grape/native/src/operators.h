@@ -51,6 +51,7 @@ struct Operator {
   bool rounds_once = false;           // exact in its floats as well: IEEE says what comes out, wherever they lie
   int scale = -1;                     // if this argument is one
   bool meets = false;                 // other ranks, which wait for this one
+  bool multiplies = false;            // matrices, perhaps by cuBLASLt
   bool lends = false;                 // memory to another stream, or to a copy that is made later
   uint64_t kernel_checked = 0;        // when `registrations` was that
   bool in_python = false;
@@ -97,6 +98,7 @@ struct Operator {
       if (schema.arguments()[i].name() == "alpha") scale = static_cast<int>(i);
     changes = any_write;
     hands_on = schema.name() == "aten::_cudnn_rnn";
+    for (const char* part : {"mm", "linear", "matmul", "transformer", "multi_head"}) multiplies = multiplies || schema.name().find(part) != std::string::npos;
     refers = schema.name() == "aten::set_";
     const bool recurs = schema.name().rfind("aten::_cudnn_rnn", 0) == 0;
     const bool attends = schema.name().find("_attention") != std::string::npos;

@@ -57,6 +57,8 @@ class Led:
     """The last run saved some time, as far as is known; or too little of it matched yet to tell."""
     held_back: bool = False
     """Captures of the last run were put off, so later ones may gain more."""
+    invested: int = 0
+    """Runs in which graphs were made."""
     timed: bool = False
     """One of its runs went as written, and what streams take has been compared with that."""
 
@@ -83,6 +85,10 @@ class Past:
     """In the first run that they served."""
     lost: int = 0
     """Runs in a row in which they gained nothing."""
+    learning: int = 0
+    """Runs in which they still made graphs, or were to."""
+    paid: float = 0.0
+    """What those took longer than the plain cell, as a share of it."""
     streamless: str | None = None
     """Why operator streams serve it no more."""
     led: Led | None = None

@@ -192,8 +192,6 @@ class StreamedSession:
             except Exception as late:  # of an operator that was issued behind the cell's last line
                 self._late = late
             self._found = shared.evidence(self, forget=True)
-            if self._found is None or not self._found.fragments:
-                shared.release(CELLS)
         done = time.perf_counter()
         with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
             owner.context.backend.synchronize()
@@ -310,6 +308,7 @@ class StreamedSession:
                 operators=found.operators,
                 matched=found.matched,
                 waiting=found.waiting,
+                captured=found.captured,
                 rested=found.rested,
                 wall_ms=cell_time.wall_ms,
                 plain_ms=plain_ms,

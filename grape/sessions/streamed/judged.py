@@ -9,7 +9,7 @@ from ...render.units import count, plural, waited_pair
 from ..past.history import Past
 from ..timing import AGREES
 
-__all__ = ["after_streamed_run", "did_other_work", "without_streams"]
+__all__ = ["after_streamed_run", "did_other_work", "is_learning", "without_streams"]
 
 FEWEST_MATCHED = 0.05
 """Of a cell's operators; where fewer match, streams gain nothing."""
@@ -17,8 +17,18 @@ MOST_WAIT = 0.5
 """Of a cell's operators; where more wait for their captures, later runs will match them."""
 MOST_LOST = 2
 """Runs in a row in which streams gained nothing, after which they serve the cell no more."""
-MOST_HELD_BACK = 8
-"""The same, where captures were put off because the run had paid for enough of them: the next run goes on."""
+MOST_LEARNING = 8
+"""Runs in which graphs were made, or were still to be made, that are not held against streams."""
+MOST_PAID = 0.5
+"""Of the plain cell: what such runs may have cost in all."""
+
+
+def is_learning(past: Past, *, operators: int, waiting: int, captured: int, rested: int) -> bool:
+    """True of a run of which later ones will be faster: segments were `captured` in it, operators were `waiting` until
+    that is worth it, or passes `rested`, for enough was spent. False where the cell had enough of such runs.
+    """
+    on_its_way = captured or rested or waiting >= FEWEST_MATCHED * operators
+    return bool(on_its_way) and past.learning < MOST_LEARNING and past.paid <= MOST_PAID
 
 
 def after_streamed_run(
@@ -27,19 +37,24 @@ def after_streamed_run(
     operators: int,
     matched: int,
     waiting: int = 0,
+    captured: int = 0,
     rested: int = 0,
     wall_ms: float,
     plain_ms: float | None,
 ) -> Past:
-    """The past after a run that streams served: `matched` of its `operators` matched, `waiting` of them wait until
-    captures are worth it, and `rested` passes ran as written because enough was spent. `plain_ms`: what the plain cell
-    takes, None where that is not known or does not matter.
+    """The past after a run that streams served, in which `matched` of its `operators` matched; the other numbers are
+    those of `is_learning`. `plain_ms`: what the plain cell takes, None where that is not known or does not matter.
     """
     few = matched < FEWEST_MATCHED * operators and waiting < MOST_WAIT * operators
     slower = plain_ms is not None and wall_ms > (1 + SIGNIFICANT) * plain_ms + LEAST_MS
     lost = past.lost + 1 if few or slower else 0
-    if lost < (MOST_HELD_BACK if rested and not slower else MOST_LOST):
-        return replace(past, streamed=True, lost=lost, operators=past.operators or operators)
+    learning, paid = past.learning, past.paid
+    if is_learning(past, operators=operators, waiting=waiting, captured=captured, rested=rested):
+        lost, learning = 0, learning + 1
+        paid += max(0.0, wall_ms / plain_ms - 1) if plain_ms else 0.0
+    if lost < MOST_LOST:
+        operators = past.operators or operators
+        return replace(past, streamed=True, lost=lost, operators=operators, learning=learning, paid=paid)
     if few or plain_ms is None:
         why = f"operator streams matched {count(matched)} of {plural(operators, 'operator')}"
     else:

@@ -13,7 +13,7 @@ from ...render.units import waited_pair
 from ...streams import shared
 from ..past.history import CellKey, Led, Past
 from .by_streams import hindrance
-from .judged import MOST_WAIT, after_streamed_run, without_streams
+from .judged import MOST_WAIT, after_streamed_run, is_learning, without_streams
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -31,6 +31,8 @@ UNTOLD = 2
 """Runs in a row of which streams cannot tell what they save, after which one is timed as written, each time."""
 WARM = 2
 """The first run that tells what later ones will be like; until then more may be spent on captures."""
+YOUNG = 4
+"""The same where no graphs could be made before: so many runs at most."""
 GAIN = 0.05
 """Of the plain cell, captures apart. Estimates of it are off by 12% in the median: what saved less may have lost."""
 LONG_MS = 5000.0
@@ -57,8 +59,10 @@ def leads(owner: Engine, options: Options) -> bool:
 
 def is_young(owner: Engine, place: CellKey | tuple[str, int], past: Past | None) -> bool:
     """True in runs that are still learnt from, in which more may be spent."""
+    if past is not None and past.led is not None and past.streamed:
+        return past.led.runs < WARM or (past.led.invested < WARM and past.led.runs < YOUNG)
     if past is not None:
-        return not past.streamed or (past.led is not None and past.led.runs < WARM)
+        return not past.streamed
     return (runs := owner.runs.get(place)) is None or runs.count < WARM
 
 
@@ -96,28 +100,32 @@ def after_led_run(
     share = matched / operators if operators else 0.0
     saved = (time.plain_ms - time.wall_ms) / time.plain_ms if time.plain_ms else 0.0
     later_ms = time.wall_ms - time.own.capture_ms  # what is captured now serves later runs as well
-    gains = found is None or found.waiting >= MOST_WAIT * operators
-    gains = gains or (time.plain_ms is not None and time.plain_ms - later_ms >= GAIN * time.plain_ms)
+    plain_ms, made = time.plain_ms, {"operators": operators, "waiting": 0, "captured": 0, "rested": 0}
+    if found is not None:
+        made |= {"waiting": found.waiting, "captured": found.captured, "rested": found.rested}
+    learning = is_learning(before, **made)
+    gains = found is None or learning or found.waiting >= MOST_WAIT * operators
+    gains = gains or (plain_ms is not None and plain_ms - later_ms >= GAIN * plain_ms)
+    untold = led.untold if learning else led.untold + 1
     now = Led(
         runs=led.runs + 1,
         matched=share,
         settled=share >= MATCHED and abs(share - led.matched) <= ALIKE,
         saved=led.saved + saved,
         trains=led.trains or (found is not None and found.backwards > 0),
-        untold=led.untold + 1 if found is not None and time.plain_ms is None else 0,
+        untold=untold if found is not None and plain_ms is None else 0,
         wall_ms=later_ms,
         gains=gains,
         held_back=found is not None and found.rested > 0,
+        invested=led.invested + (made["captured"] > 0),
         timed=led.timed,
     )
     after = after_streamed_run(
         replace(before, led=now),
-        operators=operators,
         matched=matched,
-        waiting=found.waiting if found is not None else 0,
-        rested=found.rested if found is not None else 0,
         wall_ms=time.wall_ms,
-        plain_ms=time.plain_ms if led.runs else None,  # the first run is cold
+        plain_ms=plain_ms if led.runs else None,  # the first run is cold
+        **made,
     )
     if after.streamless is None:
         return replace(after, led=now)
