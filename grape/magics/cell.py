@@ -290,7 +290,6 @@ class GrapeCell:
             self._display.finish(report, error, brief=self._mode != "watch" and session.is_known)
             if error is None and not self.options.no_widget:
                 self._display.widget(report)
-            session.shown()
         except (Exception, KeyboardInterrupt) as failure:
             say(f"Grape: the report is in grape.last but could not be shown: {_own(failure)}")
 

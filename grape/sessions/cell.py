@@ -13,11 +13,11 @@ from ..failures import surviving
 from ..options import Options, engine_named
 from ..quiet import without_warnings
 from ..render import Report
-from ..streams import prepare, shared
+from ..streams import shared
 from .engine import CELLS, Engine
 from .line_times import CellLines
 from .past.history import recalled_shapes
-from .process import engine, engine_and_ms
+from .process import engine_and_ms
 from .ranks import beside_ranks, count_children
 from .running import NESTED, Cell
 from .seen import SeenCell
@@ -254,15 +254,6 @@ class Session(SeenCell):
                 return report
         finally:
             self._let_go(owner, finished=error is None)
-
-    def shown(self) -> None:
-        """The person has the report: what the next run would wait for is done now."""
-        owner, found = engine(), self._prospect
-        backend = owner.context.backend
-        if found is None or found.served or backend.kind != "cuda" or not self._streams_would_serve(owner):
-            return
-        with surviving("it prepared captures"):
-            prepare(backend.device)
 
     def _let_go(self, owner: Engine, *, finished: bool) -> None:
         """Release what the cell no longer has, and hold none of its objects."""

@@ -50,9 +50,6 @@ class OpenSession(Protocol):
     def close(self, error: BaseException | None) -> Report:
         """Leave, and report. `error` is what the cell raised, if it did."""
 
-    def shown(self) -> None:
-        """The person has the report."""
-
     def abandon(self) -> None:
         """Leave without a report."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .arrivals import Arrivals
-from .captures import prepare
 from .counts import Evidence, Settings
 from .first_use import own_device, unused, when_used
 from .keeper import Building, Keeper, shared
@@ -18,7 +17,6 @@ __all__ = [
     "Stream",
     "open_stream",
     "own_device",
-    "prepare",
     "shared",
     "unused",
     "when_used",

@@ -16,29 +16,13 @@ import torch
 from ..quiet import without_collections, without_warnings
 from .cuda_warmup import make_handle, warm_products
 
-__all__ = ["Captures", "is_prepared", "prepare"]
+__all__ = ["Captures", "watch"]
 
 CHUNK = 1 << 28
 """Bytes of a graph's memory that are asked for at once. A result that outlives its graph keeps as many."""
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 """On which segments are captured: cuBLAS keeps a workspace for each stream that it meets."""
-_prepared: set[torch.device] = set()
-"""Devices for which cuBLAS has loaded what it does products with."""
-
-
-def prepare(device: torch.device) -> None:
-    """Take the tenth of a second now that the first capture would take for cuBLAS, which loads kernels then. Where that
-    fails (deterministic algorithms without its setting), captures will say so.
-    """
-    if device not in _prepared:
-        _prepared.add(device)
-        with suppress(RuntimeError), torch._C.DisableTorchFunction(), without_warnings():
-            warm_products(device, _stream_of(device), kinds=(torch.float32,))
-
-
-def is_prepared(device: torch.device) -> bool:
-    return device in _prepared
 
 
 def _is_usual() -> bool:

@@ -18,7 +18,7 @@ from ..native import Unavailable
 from ..tracing.positions import OWN_FOLDER
 from . import compiled, extensions, profilers, threads
 from .arrivals import Arrivals, read
-from .captures import Captures, is_prepared, watch
+from .captures import Captures, watch
 from .counts import FROM_THE_ENGINE, Evidence, Settings
 from .first_use import own_device
 from .places import Places
@@ -40,7 +40,6 @@ class Stream:
         self._cuda = torch.device("cuda", own_device()) if device == "cuda" else None
         if settings.budget is None:
             native_settings.budget = _budget_on(self._cuda)
-        native_settings.warm = self._cuda is not None and is_prepared(self._cuda)
         self._session = extension.Session(native_settings, -1 if self._cuda is None else self._cuda.index)
         self._undo, self._graphs = ExitStack(), ExitStack()
         self._places = Places()

@@ -45,7 +45,7 @@ WHEN = rows_of(
     ("streams first: the first run is doubted", "led.runs >= WARM and ", ""),
     ("streams first: what gains is doubted", "not led.gains and ", ""),
     ("streams first: what gains nothing is timed each time", " and not led.timed", ""),
-    ("streams first: little saved counts as a gain", ">= GAIN * time.plain_ms", ">= 0"),
+    ("streams first: little saved counts as a gain", ">= GAIN * plain_ms", ">= 0"),
     ("streams first: captures count against what was gained", "- later_ms >= GAIN", "- time.wall_ms >= GAIN"),
     ("streams first: what is on its way is doubted", " or found.waiting >= MOST_WAIT * operators", ""),
     ("streams first: what made it slower goes on", "slower or (", "("),
@@ -58,13 +58,26 @@ WHEN = rows_of(
         "refused is None and (found is None or not found.operators)",
         "False",
     ),
-    ("streams first: the first run is judged, too", "time.plain_ms if led.runs else None", "time.plain_ms"),
+    ("streams first: the first run is judged, too", "plain_ms if led.runs else None", "plain_ms"),
+    ("streams first: a run that makes graphs is timed", " or learning or found.waiting", " or found.waiting"),
+    ("streams first: what nobody can tell while it makes graphs is timed", "led.untold if learning else ", ""),
+    ("streams first: only the first two runs capture much", "past.led.invested < WARM and ", "False and "),
+    ("streams first: any run may capture much", " and past.led.runs < YOUNG", ""),
 )
 
 AFTERWARDS = rows_of(
     "grape.sessions.streamed.judged",
     (LEAD,),
     ("streams first: regions never look at what streams gave up", "past.led is not None or ", ""),
+)
+
+JUDGED = rows_of(
+    "grape.sessions.streamed.judged",
+    ("tests/unit/test_judged.py",),
+    ("streams judged: runs that make graphs are lost", "captured or rested or", "rested or"),
+    ("streams judged: runs that put graphs off are lost", "captured or rested or", "captured or"),
+    ("streams judged: graphs are made for ever", " and past.learning < MOST_LEARNING", ""),
+    ("streams judged: to make graphs may cost anything", " and past.paid <= MOST_PAID", ""),
 )
 
 EXPOSED = (
@@ -108,4 +121,4 @@ SERVED = (
     ),
 )
 
-ROWS = (*WHEN, *AFTERWARDS, *EXPOSED, *SERVED)
+ROWS = (*WHEN, *AFTERWARDS, *JUDGED, *EXPOSED, *SERVED)

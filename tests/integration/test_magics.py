@@ -118,9 +118,6 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
             record.report = FakeReport(f"stopped by {type(error).__name__}" if error else "no significant change")
             return record.report
 
-        def shown(self) -> None:
-            assert record.report is not None
-
     class Engine:
         applied_count = 3
 

@@ -156,6 +156,13 @@ def test_no_run_is_timed_where_streams_gain_or_are_on_their_way_or_were_refused(
     assert not has_to_be_timed(run(run(None), **kind))
 
 
+def test_however_long_most_of_it_waits_for_its_captures_no_run_is_timed() -> None:
+    past = run(None)
+    for _ in range(12):
+        past = run(past, saved=0.0, matched=1, waiting=60)
+    assert not has_to_be_timed(past)
+
+
 def test_runs_of_other_work_are_timed_again_where_nothing_tells_what_they_save() -> None:
     past = timed(run(run(None, saved=None), saved=None), 2000)
     past = run(past, saved=None)

@@ -40,7 +40,6 @@ struct Settings {
   int captures = 6;       // of one segment
   double price = 0.5;     // milliseconds that a capture takes beside its operators, until some were measured; 0: nothing
                           // has to be earned
-  bool warm = false;      // the first capture takes no longer than others
   size_t unused = 50'000; // operators for which a fragment does not serve, before others may have its memory
   size_t doubt = 32;      // laps of a fragment after which it is compared with code as written; 0: never
 };
@@ -64,9 +63,7 @@ class Engine {
   Engine(Settings settings, std::unique_ptr<Device> device)
       : settings_(settings), device_(std::move(device)), draws_(settings.draws ? draws_of(*device_) : nullptr), price_(settings.price),
         finder_(settings.budget, settings.iteration, settings.settled, settings.shortest),
-        epoch_(*device_, settings.graphs), launcher_(*device_, draws_.get()) {
-    if (settings.warm) is_warm_ = true;
-  }
+        epoch_(*device_, settings.graphs), launcher_(*device_, draws_.get()) {}
 
   // Also after a pause, and then on any thread: nothing is pending.
   void open() {

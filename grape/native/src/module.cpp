@@ -298,7 +298,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("steady", &Settings::steady)
       .def_readwrite("captures", &Settings::captures)
       .def_readwrite("price", &Settings::price)
-      .def_readwrite("warm", &Settings::warm)
       .def_readwrite("unused", &Settings::unused)
       .def_readwrite("doubt", &Settings::doubt);
   py::class_<Session>(m, "Session")

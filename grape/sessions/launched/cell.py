@@ -103,11 +103,6 @@ class LaunchedSession:
         if self._folder is not None:
             self._take_over()
 
-    def shown(self) -> None:
-        """The person has the report."""
-        if self._own is not None:
-            self._own.shown()
-
     def stop_sampling(self) -> None:
         """No thread of Grape's runs on."""
         if self._own is not None:

@@ -139,9 +139,6 @@ class StreamedSession:
         if self._look is not None:
             self._look.statement(code)
 
-    def shown(self) -> None:
-        """The person has the report."""
-
     def stop_sampling(self) -> None:
         """There is no thread of Grape's; a profiler of the person's is not to meet events of its either."""
         if self._look is not None:
