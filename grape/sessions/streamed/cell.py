@@ -128,7 +128,7 @@ class StreamedSession:
             self._as_written = entered.reason + later
             return
         self._entered = True
-        shared.look_anew(first=is_young(owner, self.cell.place, self._past))
+        shared.look_anew(first=is_young(owner, self.cell.place, self._past or self._led_by(owner)))
         shared.hold(CELLS)
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
