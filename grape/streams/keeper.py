@@ -70,7 +70,8 @@ class Keeper:
 
     def enter(self, user: Hashable, settings: Settings | None = None) -> Stream | Unavailable:
         """Serve this thread from now on. What it does is counted for the outermost `user` that is not None. Where it is
-        served already, settings do not matter; else others than before begin anew, and None are those of before.
+        served already, settings do not matter; else others than before begin anew, and None are those of before. A
+        stream that knows nothing begins anew, too, where another device, or stream of it, is current by now.
         """
         here = threading.get_ident()
         stream = self._living()
@@ -83,7 +84,7 @@ class Keeper:
             self._charge(stream)
             return stream
         wanted = settings or self._settings or Settings()
-        if stream is not None and wanted != self._settings:
+        if stream is not None and (wanted != self._settings or stream.is_left_behind):
             self.close()
             stream = None
         entered = self._open(wanted) if stream is None else stream.resume() or stream

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from grape.streams import Settings, Stream, captures, open_stream
+from grape.streams import Settings, Stream, captures, open_stream, session, shared
 from tests.property.stream_programs import needs_compiler
 
 GPU = torch.device("cuda", 0)
@@ -108,3 +108,29 @@ def test_what_a_segment_wants() -> None:
     assert wanted(lambda: half @ half) == (torch.bfloat16, 0, 0)
     product = torch._scaled_mm
     assert wanted(lambda: product(eighths, eighths.t(), one, one, out_dtype=torch.float32))[0] is torch.float32
+
+
+@needs_compiler
+def test_a_stream_that_knows_nothing_follows_to_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a cell of imports chose the device in its last line."""
+    shared.hold("a test")
+    try:
+        shared.enter(None)
+        shared.leave()
+        stream, here = shared.stream, 0
+        assert stream is not None
+        stream._cuda, stream._defers_on = GPU, "the default stream"
+        monkeypatch.setattr(session, "own_device", lambda: here)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "the default stream")
+        monkeypatch.setattr(torch._C, "_last_executed_optimized_graph", lambda: None)
+        assert shared.enter(None) is stream
+        shared.leave()
+        here = 1
+        assert stream.is_left_behind
+        stream._cuda = None
+        monkeypatch.setattr(type(stream), "is_left_behind", True)
+        assert shared.enter(None) is not stream and not stream.is_open
+    finally:
+        monkeypatch.undo()
+        shared.leave()
+        shared.release("a test")
