@@ -70,8 +70,7 @@ class Keeper:
 
     def enter(self, user: Hashable, settings: Settings | None = None) -> Stream | Unavailable:
         """Serve this thread from now on. What it does is counted for the outermost `user` that is not None. Where it is
-        served already, settings do not matter; else others than before begin anew, and None are those of before. A
-        stream that knows nothing begins anew, too, where another device, or stream of it, is current by now.
+        served already, settings do not matter; else others than before begin anew, and None are those of before.
         """
         here = threading.get_ident()
         stream = self._living()
@@ -84,7 +83,7 @@ class Keeper:
             self._charge(stream)
             return stream
         wanted = settings or self._settings or Settings()
-        if stream is not None and (wanted != self._settings or stream.is_left_behind):
+        if stream is not None and wanted != self._settings:
             self.close()
             stream = None
         entered = self._open(wanted) if stream is None else stream.resume() or stream
@@ -95,6 +94,12 @@ class Keeper:
         elif stream is not None and stream.stopped:
             self.close()
         return entered
+
+    def begin_here(self) -> None:
+        """Whoever enters next finds no stream that knows nothing and defers where an earlier cell began."""
+        stream = self._living()
+        if stream is not None and not self._inside and stream.is_left_behind:
+            self.close()
 
     def prepare(self) -> Unavailable | None:
         """Begin to build, where that is to be done; why nothing can be served yet, or at all."""

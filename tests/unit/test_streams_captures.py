@@ -111,26 +111,24 @@ def test_what_a_segment_wants() -> None:
 
 
 @needs_compiler
-def test_a_stream_that_knows_nothing_follows_to_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_finds_no_stream_that_knows_nothing_and_defers_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a cell of imports chose the device in its last line."""
-    shared.hold("a test")
-    try:
-        shared.enter(None)
-        shared.leave()
-        stream, here = shared.stream, 0
-        assert stream is not None
-        stream._cuda, stream._defers_on = GPU, "the default stream"
-        monkeypatch.setattr(session, "own_device", lambda: here)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "the default stream")
-        monkeypatch.setattr(torch._C, "_last_executed_optimized_graph", lambda: None)
-        assert shared.enter(None) is stream
-        shared.leave()
-        here = 1
-        assert stream.is_left_behind
-        stream._cuda = None
-        monkeypatch.setattr(type(stream), "is_left_behind", True)
-        assert shared.enter(None) is not stream and not stream.is_open
-    finally:
-        monkeypatch.undo()
-        shared.leave()
-        shared.release("a test")
+    device, current = 0, "a stream"
+    monkeypatch.setattr(session, "own_device", lambda: device)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: current)
+    for elsewhere in ((1, "a stream"), (0, "another stream")):
+        device, current = 0, "a stream"
+        shared.hold("a test")
+        try:
+            shared.enter(None)
+            stream = shared.stream
+            assert stream is not None
+            stream._cuda, stream._defers_on = GPU, current
+            shared.leave()
+            shared.begin_here()
+            assert shared.stream is stream and stream.is_open
+            device, current = elsewhere
+            shared.begin_here()
+            assert shared.stream is None and not stream.is_open
+        finally:
+            shared.release("a test")

@@ -121,6 +121,7 @@ class StreamedSession:
             self._enter(owner)
 
     def _enter(self, owner: Engine) -> None:
+        shared.begin_here()
         entered = shared.enter(self, settings_for(self.options.memory_budget))
         if not isinstance(entered, Stream):
             self._is_building = isinstance(entered, Building)
