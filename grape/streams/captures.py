@@ -6,6 +6,7 @@ computed by that. `torch.cuda.graph` is not used, because entering it empties th
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,9 @@ __all__ = ["Captures", "watch"]
 
 CHUNK = 1 << 28
 """Bytes of a graph's memory that are asked for at once. A result that outlives its graph keeps as many."""
+LARGEST = CHUNK // 8
+"""Of the results that are cut from them. What is left of a chunk, and lies idle, is smaller; a larger result is asked
+for by itself."""
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 """On which segments are captured: cuBLAS keeps a workspace for each stream that it meets."""
@@ -28,6 +32,13 @@ _streams: dict[torch.device, torch.cuda.Stream] = {}
 def _is_usual() -> bool:
     """Whether cuBLASLt multiplies only what operators say they multiply."""
     return torch.backends.cuda.preferred_blas_library() != torch._C._BlasBackend.Cublaslt
+
+
+@functools.cache
+def _are_split(device: torch.device) -> bool:
+    """Whether torch's allocator cuts results from chunks: with `max_split_size_mb` it keeps large blocks whole."""
+    most: int = torch.cuda.memory_stats(device).get("max_split_size", -1)
+    return not 0 <= most <= CHUNK
 
 
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
@@ -104,7 +115,7 @@ class Captures:
         """Large results are cut from chunks, for to ask the driver for each takes as long as to issue five operators.
         What is freed inside of a capture stays with its graph. No tensors: torch may fill those, in the graph, too.
         """
-        left, held = self._session.bytes_wanted(), []
+        left, held = self._session.bytes_wanted(LARGEST) if _are_split(self._device) else 0, []
         with suppress(torch.OutOfMemoryError):  # each by itself may have room
             while left > 0:
                 held.append(torch.UntypedStorage(min(left, CHUNK), device=self._device))
@@ -116,11 +127,11 @@ class Captures:
         captured has run before.
         """
         thread = threading.get_ident()
+        make_handle(self._device, self._stream)  # each time: torch may have given the workspace back
         if thread in self._warm:
             return
         kind = self._session.kind_wanted()
         if kind is None and _is_usual():
-            make_handle(self._device, self._stream)
             return
         warm_products(self._device, self._stream, kinds=(kind or torch.float32,))
         self._warm.add(thread)

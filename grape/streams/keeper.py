@@ -95,6 +95,12 @@ class Keeper:
             self.close()
         return entered
 
+    def begin_here(self) -> None:
+        """Whoever enters next finds no stream that knows nothing and defers where an earlier cell began."""
+        stream = self._living()
+        if stream is not None and not self._inside and stream.is_left_behind:
+            self.close()
+
     def prepare(self) -> Unavailable | None:
         """Begin to build, where that is to be done; why nothing can be served yet, or at all."""
         return self._not_built() or beside_extensions()

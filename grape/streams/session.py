@@ -38,6 +38,7 @@ class Stream:
         extension.own_folder(_REGIONS)
         self._extension = extension
         self._cuda = torch.device("cuda", own_device()) if device == "cuda" else None
+        self._defers_on = torch.cuda.current_stream(self._cuda) if self._cuda is not None else None
         if settings.budget is None:
             native_settings.budget = _budget_on(self._cuda)
         self._session = extension.Session(native_settings, -1 if self._cuda is None else self._cuda.index)
@@ -142,6 +143,13 @@ class Stream:
     @property
     def is_open(self) -> bool:
         return self._open
+
+    @property
+    def is_left_behind(self) -> bool:
+        """Another device, or another stream of it, is current than when it was opened, and it has learned nothing."""
+        if self._cuda is None or self.counts().fragments:
+            return False
+        return own_device() != self._cuda.index or torch.cuda.current_stream(self._cuda) != self._defers_on
 
     def evidence(self) -> Evidence:
         return replace(self.counts(), stops=self.stops())

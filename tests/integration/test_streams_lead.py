@@ -15,7 +15,7 @@ from grape.model import CallsAccount, CellTime
 from grape.native import Unavailable
 from grape.options import ENGINE, engine_named
 from grape.sessions import choice, engine
-from grape.sessions.streamed import lead
+from grape.sessions.streamed import cell, lead
 from grape.sessions.streamed.cell import StreamedSession
 from grape.sessions.timing import CellRuns
 from grape.streams import shared
@@ -123,6 +123,17 @@ def test_what_a_warm_run_does_not_gain_is_measured(
         again = notebook.under_grape(TRAINS)
         assert "it runs as written, for operator streams made it slower (0.09 -> 0.10 s);" in str(again)
         assert again["verdict"].startswith("left as written: operator streams made it slower (0.09 -> 0.10 s)")
+
+
+def test_the_first_runs_may_spend_more_and_more_of_them_where_no_graph_was_made(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[bool] = []
+    monkeypatch.setattr(shared, "look_anew", lambda first=False: looks.append(first))
+    monkeypatch.setattr(cell, "has_to_be_timed", lambda past: False)
+    for _ in range(5):
+        notebook.under_grape(INFER)
+    assert looks == [True, True, True, True, False]
 
 
 def test_a_cell_without_tensors_is_left(notebook: Notebook) -> None:

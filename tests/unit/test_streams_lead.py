@@ -182,7 +182,7 @@ def test_what_streams_make_no_faster_is_given_up(as_written: float, rested: int,
 @pytest.mark.parametrize(("as_written", "rested"), [(1040, 0), (1010, 1)])
 def test_what_streams_make_faster_or_may_yet_goes_on(as_written: float, rested: int) -> None:
     past = timed(run(run(None, saved=0.0), saved=0.0, rested=rested), as_written)
-    assert past.led is not None and past.led.timed and past.streamless is None
+    assert past.led is not None and past.led.timed == (not rested) and past.streamless is None
 
 
 def test_captures_of_a_run_do_not_put_its_gain_in_doubt() -> None:
@@ -210,6 +210,25 @@ def test_runs_that_make_graphs_for_ever_are_timed_after_all() -> None:
     for _ in range(9):
         assert not has_to_be_timed(past)
         past = run(past, saved=0.0, captured=1)
+    assert has_to_be_timed(past)
+
+
+def test_while_graphs_are_made_and_nothing_tells_what_that_costs_a_run_is_timed_earlier() -> None:
+    def untold(runs: int) -> Past:
+        past = None
+        for _ in range(runs):
+            past = run(past, saved=None, captured=1, as_written_ms=1000.0)
+        assert past is not None
+        return past
+
+    assert not has_to_be_timed(untold(3)) and has_to_be_timed(untold(4))
+    slower = timed(untold(4), 960)
+    assert slower.streamless == "operator streams made it slower (0.96 -> 1.00 s)"
+    past = timed(untold(4), 1000)
+    assert past.led is not None and not past.led.timed and past.led.untold == 0, "graphs may gain something yet"
+    for _ in range(4):
+        assert not has_to_be_timed(past)
+        past = run(past, saved=None, captured=1)
     assert has_to_be_timed(past)
 
 

@@ -323,25 +323,26 @@ class Engine {
   std::pair<std::vector<Arrivals::Row>, uint64_t> arrivals() { return arrivals_.take(*device_); }
 
   // What the segment that is wanted multiplies matrices of: cuBLAS loads kernels for each kind. None: it multiplies none.
+  // Of numbers of one byte only operators of their own make products.
   std::optional<at::ScalarType> kind_wanted() {
     auto lock = locked();
     Segment* segment = wanted();
     for (size_t i = segment ? segment->first : 0; segment && i < segment->last; i++) {
       if (!wanted_->steps[i].op->multiplies) continue;
       for (const Input& in : wanted_->steps[i].inputs)
-        if (auto kind = c10::typeMetaToScalarType(in.layout.dtype); in.kind == Input::Outside && c10::isFloatingType(kind)) return kind;
+        if (auto kind = c10::typeMetaToScalarType(in.layout.dtype); in.kind == Input::Outside && c10::isFloatingType(kind) && c10::elementSize(kind) > 1) return kind;
       return at::kFloat;
     }
     return std::nullopt;
   }
 
-  // Bytes that it will take for large results.
-  size_t bytes_wanted() {
+  // Bytes that it will take for large results, of which none takes more than `most`.
+  size_t bytes_wanted(size_t most) {
     auto lock = locked();
     Segment* segment = wanted();
     size_t all = 0;
     for (size_t k = 0; segment && k < segment->made.size(); k++)
-      if (size_t bytes = wanted_->slots[segment->made[k]].nbytes; bytes > LARGE) all += (bytes + LARGE - 1) / LARGE * LARGE;
+      if (size_t bytes = wanted_->slots[segment->made[k]].nbytes; bytes > LARGE && bytes <= most) all += (bytes + LARGE - 1) / LARGE * LARGE;
     return all;
   }
 
@@ -1193,7 +1194,7 @@ class Engine {
     if (!epoch_.trash.storages.empty() || !epoch_.trash.memory.empty()) std::swap(trash, epoch_.trash);
   }
 
-  static constexpr size_t LARGE = size_t{1} << 20;  // torch's allocator asks the driver for each result that is larger
+  static constexpr size_t LARGE = size_t{1} << 20;  // torch's allocator asks the driver for what is larger, if not for each result
   static constexpr double CAPTURED = 0.01;    // milliseconds, roughly, of an operator that is captured
   static constexpr size_t COLD = 40;          // captures, that the first one of a process takes as long as
   static constexpr size_t SELDOM = 1000;       // operators between two looks for an outer iteration

@@ -145,7 +145,7 @@ class Session {
     if (!kind) return py::none();
     return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(*kind)));
   }
-  size_t bytes_wanted() const { return engine_->bytes_wanted(); }
+  size_t bytes_wanted(size_t most) const { return engine_->bytes_wanted(most); }
   bool issue_captured() {
     py::gil_scoped_release release;
     return engine_->issue_captured();

@@ -55,6 +55,8 @@ class Led:
     """What the last run took, but for captures, which later ones do not repeat."""
     gains: bool = True
     """The last run saved some time, as far as is known; or too little of it matched yet to tell."""
+    learns: bool = False
+    """Graphs were made in the last run, or were still to be made."""
     held_back: bool = False
     """Captures of the last run were put off, so later ones may gain more."""
     invested: int = 0
@@ -86,7 +88,7 @@ class Past:
     lost: int = 0
     """Runs in a row in which they gained nothing."""
     learning: int = 0
-    """Runs in which they still made graphs, or were to."""
+    """Runs in which they still made graphs, or were to, and gained nothing yet."""
     paid: float = 0.0
     """What those took longer than the plain cell, as a share of it."""
     streamless: str | None = None

@@ -121,6 +121,7 @@ class StreamedSession:
             self._enter(owner)
 
     def _enter(self, owner: Engine) -> None:
+        shared.begin_here()
         entered = shared.enter(self, settings_for(self.options.memory_budget))
         if not isinstance(entered, Stream):
             self._is_building = isinstance(entered, Building)
@@ -128,7 +129,7 @@ class StreamedSession:
             self._as_written = entered.reason + later
             return
         self._entered = True
-        shared.look_anew(first=is_young(owner, self.cell.place, self._past))
+        shared.look_anew(first=is_young(owner, self.cell.place, self._past or self._led_by(owner)))
         shared.hold(CELLS)
 
     def statement_boundary(self, code: CodeType | None = None) -> None:

@@ -13,7 +13,7 @@ from ...render.units import waited_pair
 from ...streams import shared
 from ..past.history import CellKey, Led, Past
 from .by_streams import hindrance
-from .judged import MOST_WAIT, after_streamed_run, is_learning, without_streams
+from .judged import GAIN, MOST_WAIT, after_streamed_run, is_learning, without_streams
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -28,13 +28,12 @@ MATCHED = 0.7
 ALIKE = 0.05
 """Two runs in which shares that differ by no more matched are alike."""
 UNTOLD = 2
-"""Runs in a row of which streams cannot tell what they save, after which one is timed as written, each time."""
+"""Runs in a row of which streams cannot tell what they save, after which one is timed as written, each time. Twice as
+many while graphs are made: they may cost a multiple, and nobody would know."""
 WARM = 2
 """The first run that tells what later ones will be like; until then more may be spent on captures."""
 YOUNG = 4
 """The same where no graphs could be made before: so many runs at most."""
-GAIN = 0.05
-"""Of the plain cell, captures apart. Estimates of it are off by 12% in the median: what saved less may have lost."""
 LONG_MS = 5000.0
 """Of a cell under streams, for which a look may pay: to capture what regions find took 2.5 s for a model of 12 layers,
 in a run that goes without streams, and saved half of what the cell took under them.
@@ -69,7 +68,10 @@ def is_young(owner: Engine, place: CellKey | tuple[str, int], past: Past | None)
 def has_to_be_timed(past: Past | None) -> bool:
     """True where the next run goes as written, as it is in doubt that streams make the cell faster."""
     led = past.led if past is not None else None
-    return led is not None and (led.untold >= UNTOLD or (led.runs >= WARM and not led.gains and not led.timed))
+    if led is None:
+        return False
+    most_untold = 2 * UNTOLD if led.learns else UNTOLD
+    return led.untold >= most_untold or (led.runs >= WARM and not led.gains and not led.timed)
 
 
 def may_be_looked_at(led: Led) -> bool:
@@ -106,16 +108,16 @@ def after_led_run(
     learning = is_learning(before, **made)
     gains = found is None or learning or found.waiting >= MOST_WAIT * operators
     gains = gains or (plain_ms is not None and plain_ms - later_ms >= GAIN * plain_ms)
-    untold = led.untold if learning else led.untold + 1
     now = Led(
         runs=led.runs + 1,
         matched=share,
         settled=share >= MATCHED and abs(share - led.matched) <= ALIKE,
         saved=led.saved + saved,
         trains=led.trains or (found is not None and found.backwards > 0),
-        untold=untold if found is not None and plain_ms is None else 0,
+        untold=led.untold + 1 if found is not None and plain_ms is None else 0,
         wall_ms=later_ms,
         gains=gains,
+        learns=learning,
         held_back=found is not None and found.rested > 0,
         invested=led.invested + (made["captured"] > 0),
         timed=led.timed,
@@ -142,10 +144,10 @@ def after_timed_run(past: Past, time: CellTime | None) -> Past:
     assert past.led is not None
     if time is None:
         return replace(past, led=replace(past.led, untold=0, gains=True))
-    led = replace(past.led, untold=0, timed=True)
+    led = replace(past.led, untold=0, timed=not past.led.learns)
     as_written, streamed = time.wall_ms, led.wall_ms
     slower = streamed > (1 + SIGNIFICANT) * as_written + LEAST_MS
-    if slower or (not led.held_back and streamed > (1 - SIGNIFICANT) * as_written):
+    if slower or (not led.held_back and not led.learns and streamed > (1 - SIGNIFICANT) * as_written):
         pair = waited_pair(as_written, streamed)
         why = f"operator streams made it {'slower' if slower else 'no faster'} ({pair})"
         return _as_written(without_streams(past, why, again=False), why)
