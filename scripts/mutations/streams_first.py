@@ -36,7 +36,7 @@ WHEN = rows_of(
     ("streams first: regions look at short cells", " and led.wall_ms >= LONG_MS", ""),
     ("streams first: any share is enough to settle", "share >= MATCHED and ", ""),
     ("streams first: runs need not be alike", " and abs(share - led.matched) <= ALIKE", ""),
-    ("streams first: what cannot be told is never timed again", "led.untold >= UNTOLD or ", ""),
+    ("streams first: what cannot be told is never timed again", "led.untold >= most_untold or ", ""),
     (
         "streams first: what gains nothing is never timed",
         " or (led.runs >= WARM and not led.gains and not led.timed)",
@@ -50,7 +50,10 @@ WHEN = rows_of(
     ("streams first: what is on its way is doubted", " or found.waiting >= MOST_WAIT * operators", ""),
     ("streams first: what made it slower goes on", "slower or (", "("),
     ("streams first: what made it no faster goes on", "streamed > (1 - SIGNIFICANT) * as_written", "False"),
-    ("streams first: what is held back is given up", "not led.held_back and ", ""),
+    (
+        "not led.held_back and not led.learns and ",
+        "not led.learns and ",
+    ),
     ("streams first: regions look at training that was refused", " and not now.trains", ""),
     ("streams first: regions look at what streams gave up", "past, settled=True, runs=", "past, runs="),
     (
@@ -60,7 +63,13 @@ WHEN = rows_of(
     ),
     ("streams first: the first run is judged, too", "plain_ms if led.runs else None", "plain_ms"),
     ("streams first: a run that makes graphs is timed", " or learning or found.waiting", " or found.waiting"),
-    ("streams first: what nobody can tell while it makes graphs is timed", "led.untold if learning else ", ""),
+    ("streams first: what makes graphs is timed as soon as others", "2 * UNTOLD if led.learns else UNTOLD", "UNTOLD"),
+    (
+        "streams first: what is still learned is given up for no gain",
+        "not led.held_back and not led.learns and ",
+        "not led.held_back and ",
+    ),
+    ("streams first: a run timed while it learns is the last", "timed=not past.led.learns", "timed=True"),
     ("streams first: only the first two runs capture much", "past.led.invested < WARM and ", "False and "),
     ("streams first: any run may capture much", " and past.led.runs < YOUNG", ""),
 )

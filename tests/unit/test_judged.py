@@ -68,10 +68,8 @@ def test_but_they_may_not_cost_much() -> None:
 
 
 def test_runs_that_gain_and_few_milliseconds_are_none_of_them() -> None:
-    gained = after_runs(20, wall_ms=950.0, captured=1)
-    assert gained.streamed and gained.learning == 0 and after_runs(20, wall_ms=951.0, captured=1).streamless is not None
-    short = after_runs(8, wall_ms=8.0, plain_ms=4.0, captured=1)
-    assert short.streamed and short.learning == 8 and short.paid == 0
+    assert goes_on(20, wall_ms=950.0, captured=1) and not goes_on(20, wall_ms=951.0, captured=1)
+    assert goes_on(9, wall_ms=8.0, plain_ms=4.0, captured=1) and not goes_on(9, wall_ms=12.0, plain_ms=4.0, captured=1)
 
 
 def test_what_mostly_waits_for_its_captures_goes_on() -> None:

@@ -57,8 +57,6 @@ class Led:
     """The last run saved some time, as far as is known; or too little of it matched yet to tell."""
     learns: bool = False
     """Graphs were made in the last run, or were still to be made."""
-    held_back: bool = False
-    """Captures of the last run were put off, so later ones may gain more."""
     invested: int = 0
     """Runs in which graphs were made."""
     timed: bool = False

@@ -118,7 +118,6 @@ def after_led_run(
         wall_ms=later_ms,
         gains=gains,
         learns=learning,
-        held_back=found is not None and found.rested > 0,
         invested=led.invested + (made["captured"] > 0),
         timed=led.timed,
     )
@@ -147,7 +146,7 @@ def after_timed_run(past: Past, time: CellTime | None) -> Past:
     led = replace(past.led, untold=0, timed=not past.led.learns)
     as_written, streamed = time.wall_ms, led.wall_ms
     slower = streamed > (1 + SIGNIFICANT) * as_written + LEAST_MS
-    if slower or (not led.held_back and not led.learns and streamed > (1 - SIGNIFICANT) * as_written):
+    if slower or (not led.learns and streamed > (1 - SIGNIFICANT) * as_written):
         pair = waited_pair(as_written, streamed)
         why = f"operator streams made it {'slower' if slower else 'no faster'} ({pair})"
         return _as_written(without_streams(past, why, again=False), why)
