@@ -50,10 +50,6 @@ WHEN = rows_of(
     ("streams first: what is on its way is doubted", " or found.waiting >= MOST_WAIT * operators", ""),
     ("streams first: what made it slower goes on", "slower or (", "("),
     ("streams first: what made it no faster goes on", "streamed > (1 - SIGNIFICANT) * as_written", "False"),
-    (
-        "not led.held_back and not led.learns and ",
-        "not led.learns and ",
-    ),
     ("streams first: regions look at training that was refused", " and not now.trains", ""),
     ("streams first: regions look at what streams gave up", "past, settled=True, runs=", "past, runs="),
     (
@@ -64,11 +60,7 @@ WHEN = rows_of(
     ("streams first: the first run is judged, too", "plain_ms if led.runs else None", "plain_ms"),
     ("streams first: a run that makes graphs is timed", " or learning or found.waiting", " or found.waiting"),
     ("streams first: what makes graphs is timed as soon as others", "2 * UNTOLD if led.learns else UNTOLD", "UNTOLD"),
-    (
-        "streams first: what is still learned is given up for no gain",
-        "not led.held_back and not led.learns and ",
-        "not led.held_back and ",
-    ),
+    ("streams first: what is still learned is given up for no gain", "not led.learns and ", ""),
     ("streams first: a run timed while it learns is the last", "timed=not past.led.learns", "timed=True"),
     ("streams first: only the first two runs capture much", "past.led.invested < WARM and ", "False and "),
     ("streams first: any run may capture much", " and past.led.runs < YOUNG", ""),
