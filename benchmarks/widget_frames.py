@@ -8,10 +8,12 @@ around the drawing of each animation frame, without the rasterization that the b
 
 "in_jupyterlab" are times from the end of a cell's own work in JupyterLab, as a cell under %%grape shows it, of events
 that were recorded on an H200 and are repeated: until the summary is there, until the first frame of its view, with
-findings and buttons, and until its timelines are drawn, which come behind and are opened at once: making report,
-summary and view, sending, drawing. What the kernel computes for it, without what else runs on the machine, is
+findings and buttons, and until its timelines are drawn, which come behind and are opened at once: finding, making
+report, summary and view, sending, drawing. What the kernel computes for it, without what else runs on the machine, is
 "report_cpu_s" until summary and view are handed over, and "packing_cpu_s" for the timelines behind them; what the
-browser's script takes for the timelines, "script_s".
+browser's script takes for the timelines, "script_s". The report is the first HTML that the page shows, with which
+JupyterLab loads MathJax; "below_text_in_jupyterlab" are the same times in a notebook with a Markdown cell, for which it
+was loaded before.
 """
 
 from __future__ import annotations
@@ -105,13 +107,14 @@ def timelines(events: int) -> tuple[Timeline, Timeline]:
 CELLS = (
     """\
 import time
-from IPython.display import HTML, display
 import grape.widgets.report  # as %load_ext grape does
-from grape.magics import view
+from grape.advisor import advise
+from grape.magics import display as shown, view
 from grape.render import build_report
 from tests.recorded import recorded_cell
 evidence = recorded_cell({events})
-build_report(recorded_cell(1), []).to_html()  # a first report imports what makes it
+small = recorded_cell(1)
+shown._unfolded(build_report(small, advise(small)))  # a first report imports what makes it
 kernel = {}
 complete = view._complete
 def completed(*arguments):
@@ -122,9 +125,11 @@ view._complete = completed
 """,
     """\
 ended, began = time.time(), time.thread_time()
-report = build_report(evidence, [])
-display(HTML("<i id='summary'></i>" + report.to_html()))
-view.show_view(get_ipython(), report)
+output = shown.CellDisplay(get_ipython())
+report = build_report(evidence, advise(evidence))
+output.finish(report, None)
+output.widget(report)
+output.close()
 kernel["report_cpu"] = time.thread_time() - began
 """,
 )
@@ -136,7 +141,7 @@ SEEN = f"""() => {{
             const now = Date.now() / 1e3, {{ seen }} = window;
             const fold = document.querySelector('.grape-report .grape-more');
             const canvas = fold && fold.querySelector('canvas[data-timeline]');
-            if (!seen.summary && document.querySelector('#summary')) seen.summary = now;
+            if (!seen.summary && document.querySelector('.jp-RenderedHTML details')) seen.summary = now;
             if (!seen.view && fold) seen.view = now;
             if (canvas && fold.open && {VIEW}.frames.length) return done({{ ...seen, timelines: now }});
             if (canvas) fold.open = true;
@@ -160,15 +165,18 @@ SCRIPT = f"""() => {{
 """A second view of the same timelines, from its columns to its first picture."""
 
 
-def in_jupyterlab(browser: Any, events: int, times: int) -> dict[str, Any]:
-    """Seconds from the end of a cell's work to what is seen of its report, in notebooks of one JupyterLab."""
+def in_jupyterlab(browser: Any, events: int, times: int, *, text: str = "") -> dict[str, Any]:
+    """Seconds from the end of a cell's work to what is seen of its report, in notebooks of one JupyterLab. They begin
+    with a Markdown cell that holds `text`, if there is any.
+    """
     from tests.browser.notebooks import run_all, run_code, wait_for_notebook, write
     from tests.browser.server import serve
 
     samples: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as home, serve(Path(home)) as jupyter:
         for number in range(times):
-            name = write(jupyter.folder, f"{number}.ipynb", *(cell.replace("{events}", str(events)) for cell in CELLS))
+            cells = (cell.replace("{events}", str(events)) for cell in CELLS)
+            name = write(jupyter.folder, f"{number}.ipynb", *cells, text=text)
             page = browser.new_page(viewport={"width": 1200, "height": 2000})
             page.set_default_timeout(60_000)
             page.goto(f"{jupyter.url}/lab/tree/{name}?reset")
@@ -255,7 +263,8 @@ def main() -> None:
             "python": platform.python_version(),
             "processors": os.cpu_count(),
             "rows": rows,
-            "in_jupyterlab": in_jupyterlab(browser, SHOWN_EVENTS, 5),
+            "in_jupyterlab": in_jupyterlab(browser, SHOWN_EVENTS, 9),
+            "below_text_in_jupyterlab": in_jupyterlab(browser, SHOWN_EVENTS, 9, text="Some text."),
         }
         browser.close()
     text = json.dumps(result, indent=2)

@@ -12,6 +12,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.display import DisplayHandle, display
 
 from .patches import replace_method
+from .view import show_view
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -114,8 +115,6 @@ class CellDisplay:
 
     def widget(self, report: Report) -> None:
         """The interactive view, a second output below the report; nothing where it cannot be shown."""
-        from .view import show_view
-
         show_view(self._shell, report)
 
     @property

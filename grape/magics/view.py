@@ -94,8 +94,6 @@ def _cell_id(shell: InteractiveShell) -> str | None:
 
 def _actions(report: Report) -> Actions:
     """The actions of the buttons; what they hand over is a cell's source to paste, for no cell runs while they act."""
-    from ..render.timeline.chrome import trace_text
-    from ..render.timeline.view import findings_view
     from ..widgets.report import Actions, Answer
 
     def finding_of(fix: int) -> Finding:
@@ -122,8 +120,15 @@ def _actions(report: Report) -> Actions:
         return Answer(message=message, applied=False, others=others, **given)
 
     def fixes() -> list[dict[str, object]]:
+        from ..render.timeline.view import findings_view
+
         whole = report.with_fixes()
         return findings_view(whole, lambda finding: why_no_fix(whole, finding))
+
+    def trace() -> str:
+        from ..render.timeline.chrome import trace_text
+
+        return trace_text(report)
 
     def undo_region(name: str) -> Answer:
         from .. import sessions
@@ -137,7 +142,7 @@ def _actions(report: Report) -> Actions:
         apply=apply,
         undo=undo,
         undo_region=undo_region,
-        trace=lambda: trace_text(report),
+        trace=trace,
         page=lambda: page_of(report),
         fixes=fixes if any(finding.fixable for finding in report.findings) else None,
         runs=lambda: [asdict(row) for row in history.rows()],

@@ -5,12 +5,10 @@ Text and HTML are made from these values alone, so that they cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..model import (
-    Event,
     Finding,
     Measured,
     RegionReport,
@@ -18,11 +16,13 @@ from ..model import (
     Timeline,
 )
 from ..model.kept import Kept
-from ..model.times.timeline import disjoint
 from .spent import spent
 from .units import clean, count, duration, one_line, percent, plural, ratio
 from .verdict.said import LOOP, calls_text, looked_at
 from .verdict.verdict import gpu_measured
+
+if TYPE_CHECKING:
+    from ..model.times.timeline import Spans
 
 __all__ = [
     "Bar",
@@ -232,13 +232,13 @@ def region_bars(region: RegionReport) -> tuple[Bar, ...]:
     return tuple(bars)
 
 
-def busy_buckets(events: Iterable[Event], window_ns: int, buckets: int) -> tuple[float, ...]:
-    """Share of each of `buckets` equal parts of [0, `window_ns`) in which at least one of `events` ran."""
+def busy_buckets(spans: Spans, window_ns: int, buckets: int) -> tuple[float, ...]:
+    """Share of each of `buckets` equal parts of [0, `window_ns`) that `spans`, which do not overlap, cover."""
     if window_ns <= 0 or buckets <= 0:
         return ()
     import numpy as np  # see `disjoint`
 
-    starts, ends = (np.clip(times, 0, window_ns) for times in disjoint((e.start_ns, e.end_ns) for e in events))
+    starts, ends = (np.clip(times, 0, window_ns) for times in spans)
     # Time covered before each border of a bucket; between the ends of a span it grows with time.
     before = np.concatenate(([0], np.cumsum(ends - starts)))
     at, covered = np.stack((starts, ends), axis=1).ravel(), np.stack((before[:-1], before[1:]), axis=1).ravel()
@@ -254,7 +254,7 @@ _KEPT_BUCKETS = Kept[Timeline, dict[tuple[int, int], tuple[float, ...]]](lambda 
 def _buckets_of(timeline: Timeline, window_ns: int, buckets: int) -> tuple[float, ...]:
     known = _KEPT_BUCKETS.of(timeline)
     if (window_ns, buckets) not in known:
-        known[window_ns, buckets] = busy_buckets(timeline.device_events(), window_ns, buckets)
+        known[window_ns, buckets] = busy_buckets(timeline.busy_spans(), window_ns, buckets)
     return known[window_ns, buckets]
 
 

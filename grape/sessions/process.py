@@ -82,6 +82,8 @@ def preload() -> None:
 
     if "ipykernel" in sys.modules:
         with contextlib.suppress(ImportError):
+            from ..render.html import report_html  # noqa: F401
+            from ..render.timeline import view  # noqa: F401
             from ..widgets import report  # noqa: F401
     from .. import fixing, outlining, profiling, runtime, streams, tracing  # noqa: F401
     from ..render import text  # noqa: F401

@@ -69,8 +69,11 @@ REWRITTEN = (
 STATUS = "print('applied:', applied)"
 
 
-def write(folder: Path, name: str, *cells: str) -> str:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=KERNEL)
+def write(folder: Path, name: str, *cells: str, text: str = "") -> str:
+    """A notebook of such cells, below a Markdown cell with `text` if there is any."""
+    above = [nbformat.v4.new_markdown_cell(text)] if text else []
+    codes = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    notebook = nbformat.v4.new_notebook(cells=[*above, *codes], metadata=KERNEL)
     nbformat.write(notebook, folder / name)
     return name
 

@@ -225,6 +225,11 @@ def test_covered_time_counts_every_covered_nanosecond_once(spans: list[tuple[int
     assert covered_ns(spans) == len({at for start, end in spans for at in range(start, end)})
 
 
+def test_when_the_gpu_was_busy_is_found_once() -> None:
+    timeline = Timeline(events=(), wall_ns=1)
+    assert timeline.busy_spans() is timeline.busy_spans()
+
+
 def test_the_gpu_is_busy_with_kernels_copies_and_memsets_of_all_streams_and_with_nothing_else() -> None:
     timeline = Timeline(
         events=(

@@ -60,6 +60,28 @@ def test_the_functional_core_runs_without_torch_and_ipython(package: str) -> Non
     assert {"torch", "IPython"}.isdisjoint(modules)
 
 
+AHEAD_OF_A_REPORT = """
+import ipykernel
+import grape.magics.extension
+from grape.sessions import preload
+from tests.unit.sample_evidence import sample
+preload()
+"""
+REPORT = """
+from grape.magics.view import _actions
+from grape.render import build_report
+from grape.render.timeline.view import build_view
+report = build_report(*sample())
+report.to_text(details=False), report.to_html(), build_view(report), _actions(report)
+"""
+
+
+def test_the_first_report_of_a_notebook_imports_nothing_of_grape() -> None:
+    modules = in_a_fresh_process(AHEAD_OF_A_REPORT + NEW_MODULES.format(statement=REPORT))
+    assert isinstance(modules, list)
+    assert [name for name in modules if name.startswith("grape")] == []
+
+
 def test_everything_on_offer_is_there() -> None:
     assert set(grape.__all__) <= set(dir(grape))
     names = set(grape.__all__) - {"__version__", "errors", "last"}

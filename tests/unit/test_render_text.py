@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from grape.model import CellEvidence, Decision, Event, Finding, GraphMemory, MemoryCurve, Timeline
+from grape.model.times.timeline import disjoint
 from grape.render import build_report
 from grape.render.memory_rows import graph_stores, memory_bars
 from grape.render.summary import busy_buckets, level, strips, time_bars
@@ -241,13 +242,14 @@ def kernel(start: int, end: int) -> Event:
     ],
 )
 def test_busy_buckets(events: list[Event], window: int, buckets: int, busy: tuple[float, ...]) -> None:
-    assert busy_buckets(events, window, buckets) == pytest.approx(busy)
+    spans = disjoint((event.start_ns, event.end_ns) for event in events)
+    assert busy_buckets(spans, window, buckets) == pytest.approx(busy)
 
 
 def test_busy_buckets_keep_the_busy_time_of_the_timeline() -> None:
     timeline = sample()[0].regions[0].before
     assert timeline is not None
-    shares = busy_buckets(timeline.device_events(), timeline.wall_ns, 60)
+    shares = busy_buckets(timeline.busy_spans(), timeline.wall_ns, 60)
     assert sum(shares) / 60 == pytest.approx(timeline.gpu_busy_share)
 
 

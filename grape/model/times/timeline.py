@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
+    """Starts and ends."""
+
 Lane = Literal["host", "launch", "device"]
 Category = Literal["operator", "python", "runtime", "kernel", "memcpy", "memset", "graph", "annotation"]
 
@@ -63,7 +66,11 @@ class Timeline:
     @property
     def gpu_busy_ns(self) -> int:
         """Time in which at least one device activity ran: the union of their spans over all streams."""
-        return _BUSY_NS.of(self)
+        return _length(self.busy_spans())
+
+    def busy_spans(self) -> Spans:
+        """When at least one device activity ran; see `disjoint`."""
+        return _BUSY.of(self)
 
     @property
     def gpu_busy_share(self) -> float:
@@ -78,10 +85,10 @@ class Timeline:
 _DEVICE_EVENTS = Kept[Timeline, tuple[Event, ...]](
     lambda timeline: tuple(e for e in timeline.events if e.lane == "device" and e.category in DEVICE_WORK)
 )
-_BUSY_NS = Kept[Timeline, int](lambda timeline: covered_ns((e.start_ns, e.end_ns) for e in timeline.device_events()))
+_BUSY = Kept[Timeline, "Spans"](lambda timeline: disjoint((e.start_ns, e.end_ns) for e in timeline.device_events()))
 
 
-def disjoint(spans: Iterable[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def disjoint(spans: Iterable[tuple[int, int]]) -> Spans:
     """Starts and ends, in the order of time, of half-open spans that cover what `spans` cover and do not overlap. What
     others cover is left with a length of 0.
     """
@@ -97,7 +104,11 @@ def disjoint(spans: Iterable[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArr
 
 def covered_ns(spans: Iterable[tuple[int, int]]) -> int:
     """Length of the union of half-open spans."""
-    starts, ends = disjoint(spans)
+    return _length(disjoint(spans))
+
+
+def _length(spans: Spans) -> int:
+    starts, ends = spans
     return int((ends - starts).sum())
 
 
