@@ -1,4 +1,4 @@
-// What an operator's schema, tags and kernels say of it, found once when its kernel is registered.
+// What an operator's schema, tags and kernels say of it, found once, when it is first called.
 #pragma once
 #include "values.h"
 

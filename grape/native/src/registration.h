@@ -4,8 +4,8 @@
 
 #include <ATen/core/op_registration/op_registration.h>
 
-#include <deque>
 #include <memory>
+#include <mutex>
 
 namespace grape {
 
@@ -29,22 +29,22 @@ class Registration {
     handles_.push_back(dispatcher.registerFallback(KEY, std::move(late), "operator streams"));
   }
 
-  void close() {
-    handles_.clear();
-    operators_.clear();
-  }
+  void close() { handles_.clear(); }
 
   size_t size() const { return handles_.size(); }
 
  private:
+  // Most operators are never called: what their schemas say is found at the first call.
   struct Kernel final : c10::OperatorKernel {
-    Kernel(Engine* engine, Operator* op) : engine(engine), op(op) {}
+    explicit Kernel(Engine* engine) : engine(engine) {}
     void operator()(const c10::OperatorHandle& now, c10::DispatchKeySet keys, Stack* stack) {
+      std::call_once(known, [&] { op = std::make_unique<Operator>(now); });
       if (op->always == Reason::Foreign && !op->is_still(now.schema())) engine->call_unknown(now, keys, stack);
       else engine->call(*op, keys, stack);
     }
     Engine* engine;
-    Operator* op;
+    std::once_flag known;
+    std::unique_ptr<Operator> op;
   };
 
   // An operator that was defined while a session is open. Without a kernel here it could not be called.
@@ -61,15 +61,12 @@ class Registration {
     auto op = dispatcher.findSchema(name);
     if (!op) return;
     auto kernel = c10::KernelFunction::makeFallthrough();
-    if (Operator::treatment(*op) == Treatment::Boxed) {
-      operators_.emplace_back(*op);
-      kernel = c10::KernelFunction::makeFromBoxedFunctor<Kernel>(std::make_unique<Kernel>(engine_.get(), &operators_.back()));
-    }
+    if (Operator::treatment(*op) == Treatment::Boxed)
+      kernel = c10::KernelFunction::makeFromBoxedFunctor<Kernel>(std::make_unique<Kernel>(engine_.get()));
     handles_.push_back(dispatcher.registerImpl(name, KEY, std::move(kernel), std::nullopt, nullptr, "operator streams"));
   }
 
   std::shared_ptr<Engine> engine_;
-  std::deque<Operator> operators_;
   std::vector<c10::RegistrationHandleRAII> handles_;
 };
 
