@@ -66,13 +66,13 @@ def unload(ipython: object) -> None:
 def _preload_after_torch(ipython: InteractiveShell) -> None:
     """Once the person has imported torch, import what the first cell under Grape needs, so that it does not wait."""
     if "torch" in sys.modules:
-        _preload()
+        _preload(ipython)
         return
 
     def after_cell(result: object) -> None:
         if "torch" in sys.modules and ipython in _LOADED:
             ipython.events.unregister("post_run_cell", after_cell)
-            _preload()
+            _preload(ipython)
 
     ipython.events.register("post_run_cell", after_cell)
     _LOADED[ipython].callback(_forget, ipython, after_cell)
@@ -83,12 +83,14 @@ def _forget(ipython: InteractiveShell, callback: Callable[..., object]) -> None:
         ipython.events.unregister("post_run_cell", callback)
 
 
-def _preload() -> None:
+def _preload(ipython: InteractiveShell) -> None:
     """Import, and leave the person's random stream alone."""
     with same_random_stream():
         from .. import sessions
+        from . import view  # noqa: F401
 
         sessions.preload()
+    ipython.display_formatter.formatters  # noqa: B018 - made when something is shown first
 
 
 def _close_engine() -> None:

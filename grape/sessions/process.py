@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Mapping
 
-from ..render import Report
+from ..failures import surviving
+from ..model import CellEvidence
+from ..render import Report, build_report
 from .engine import Engine
 
 __all__ = [
@@ -76,17 +78,26 @@ def release_abandoned(namespace: Mapping[str, object]) -> list[str]:
 
 
 def preload() -> None:
-    """Import what the first session needs, so that the first cell does not wait for it."""
-    import rich.console
-    import rich.table  # noqa: F401
-
+    """Import what the first session needs, and make what the first report needs, so that the first cell does not wait
+    for it. No device is touched: processes that are forked later may need it.
+    """
     if "ipykernel" in sys.modules:
         with contextlib.suppress(ImportError):
             from ..render.html import report_html  # noqa: F401
             from ..render.timeline import view  # noqa: F401
             from ..widgets import report  # noqa: F401
-    from .. import fixing, outlining, profiling, runtime, streams, tracing  # noqa: F401
-    from ..render import text  # noqa: F401
+    from .. import fixing, native, outlining, profiling, runtime, streams, tracing  # noqa: F401
+    from ..fixing import later  # noqa: F401
+    from ..runtime.accounts import settling  # noqa: F401
+
+    with surviving("it showed a report of nothing"):
+        nothing = build_report(CellEvidence(file="", source="", device="", backend="", wall_ms=0.0), ())
+        nothing.to_text()
+        nothing.to_html()
+    if native.ready():  # somebody has used a GPU here
+        native.load()
+        with contextlib.suppress(ImportError):
+            import cuda.bindings.driver  # noqa: F401
 
 
 def keep_report(report: Report) -> None:
