@@ -90,7 +90,8 @@ def _preload(ipython: InteractiveShell) -> None:
         from . import view  # noqa: F401
 
         sessions.preload()
-    ipython.display_formatter.formatters  # noqa: B018 - made when something is shown first
+    if ipython.display_formatter is not None:
+        ipython.display_formatter.formatters  # noqa: B018 - made when something is shown first
 
 
 def _close_engine() -> None:
