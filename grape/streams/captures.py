@@ -25,8 +25,6 @@ LARGEST = CHUNK // 8
 """Of the results that are cut from them. What is left of a chunk, and lies idle, is smaller; a larger result is asked
 for by itself."""
 
-_DIVERTED = "inside of `torch.cuda.use_mem_pool` a graph's memory would be given to others as well"
-
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 """On which segments are captured: cuBLAS keeps a workspace for each stream that it meets."""
 
@@ -92,12 +90,10 @@ class Captures:
     def _capture(self) -> None:
         graph, pool = torch.cuda.CUDAGraph(keep_graph=True), torch.cuda.graph_pool_handle()
         known = issued = False
-        probe: torch.UntypedStorage | None = None
         self._stream.wait_stream(self._deferred_on)
         try:
             self._begin(graph, pool=pool, capture_error_mode="thread_local")
             try:
-                probe = torch.UntypedStorage(1, device=self._device)
                 self._reserve()
                 issued = self._session.issue_captured()
                 known = not issued  # which operator broke the capture
@@ -109,9 +105,6 @@ class Captures:
                 raise
         finally:  # to begin writes the generator's seed and offset, which graphs read that run, and those to come
             self._deferred_on.wait_stream(self._stream)
-        if issued and not torch.cuda.memory_snapshot(pool):
-            raise RuntimeError(_DIVERTED)
-        del probe
         if issued:
             graph.instantiate()
             self._made += 1

@@ -239,22 +239,6 @@ def test_what_cannot_be_captured_runs_as_written() -> None:
     agrees(loop)
 
 
-def test_no_graph_takes_its_memory_from_a_pool_of_the_person() -> None:
-    stream, pool = open_stream(EAGER_TO_MATCH), torch.cuda.MemPool()
-    assert isinstance(stream, Stream)
-    x = torch.randn(512, 512, device="cuda")
-    expected = chain(x)
-    with stream:
-        with torch.cuda.use_mem_pool(pool):
-            for _ in range(12):
-                assert torch.equal(chain(x), expected)
-        assert stream.evidence().captured == 0
-        refused = stream._session.evidence()["uncaptured"]
-        assert any("use_mem_pool" in why for why in refused)
-        for _ in range(12):
-            assert torch.equal(chain(x), expected)
-
-
 def test_half_precision_autocast_and_attention() -> None:
     def loop() -> list[Any]:
         torch.manual_seed(0)
