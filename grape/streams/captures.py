@@ -25,6 +25,8 @@ LARGEST = CHUNK // 8
 """Of the results that are cut from them. What is left of a chunk, and lies idle, is smaller; a larger result is asked
 for by itself."""
 
+_GIVE_BACK = "_cuda_clearCublasWorkspaces"
+
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 """On which segments are captured: cuBLAS keeps a workspace for each stream that it meets."""
 
@@ -61,6 +63,16 @@ class Captures:
         self._end = torch.cuda.CUDAGraph.capture_end
         self._stream = _stream_of(device)
         self._deferred_on = torch.cuda.current_stream(device)
+        self._give_back = getattr(torch._C, _GIVE_BACK, None)
+        if self._give_back is not None:
+            setattr(torch._C, _GIVE_BACK, self._given_back)
+
+    def _given_back(self) -> None:
+        """torch gives cuBLAS's workspaces back, as its compiler asks. Made again inside of a capture, they would be
+        memory of that graph, where others write after its end."""
+        self._warm.clear()
+        if self._give_back is not None:
+            self._give_back()
 
     def capture(self) -> None:
         """Capture the segment that the engine wants, unless that cannot be; then the engine knows why."""
@@ -79,6 +91,8 @@ class Captures:
 
     def close(self) -> None:
         """Destroy all graphs."""
+        if self._give_back is not None and getattr(torch._C, _GIVE_BACK) == self._given_back:
+            setattr(torch._C, _GIVE_BACK, self._give_back)
         graphs = [*self._graphs.values(), *(graph for _, some in self._dropped for graph in some)]
         if graphs:
             torch.cuda.synchronize(self._device)  # they may run
@@ -127,11 +141,11 @@ class Captures:
         captured has run before.
         """
         thread = threading.get_ident()
-        make_handle(self._device, self._stream)  # each time: torch may have given the workspace back
         if thread in self._warm:
             return
         kind = self._session.kind_wanted()
         if kind is None and _is_usual():
+            make_handle(self._device, self._stream)
             return
         warm_products(self._device, self._stream, kinds=(kind or torch.float32,))
         self._warm.add(thread)

@@ -5,11 +5,12 @@ python scripts/mutation_table.py streams
 
 from __future__ import annotations
 
-from .rows import of_streams
+from .rows import of_streams, rows_of
 
 __all__ = ["ROWS"]
 
 CAPTURES = "tests/unit/test_streams_captures.py"
+PREPARATION = "tests/unit/test_streams_preparation.py"
 GRAPHS = "tests/unit/test_streams_graphs.py"
 MEMORY = "tests/unit/test_streams_memory.py"
 FAULTS = "tests/property/test_stream_faults.py"
@@ -110,5 +111,21 @@ ROWS = (
         (FAULTS, "-k", "memory_that_ends_in_a_capture"),
         "engine.h",
         ("else if (++segment.failed == 2)", "else if (false)"),
+    ),
+    *rows_of(
+        "grape.streams.captures",
+        (PREPARATION,),
+        ("cuBLAS is not made ready again where torch took its workspaces", "self._warm.clear()", "pass"),
+        (
+            "nobody has back what gives cuBLAS's workspaces back",
+            "setattr(torch._C, _GIVE_BACK, self._give_back)",
+            "pass",
+        ),
+        ("chunks are reserved where they are not cut", "return not 0 <= most <= CHUNK", "return True"),
+        (
+            "results that fit no chunk are reserved",
+            "self._session.bytes_wanted(LARGEST)",
+            "self._session.bytes_wanted(2 * CHUNK)",
+        ),
     ),
 )
