@@ -161,6 +161,8 @@ class SeenCell:
             evidence = replace(evidence, regions=distinct([*self._divided(owner), *now]))
         elif past.evidence.torch_ran and why == past.streamless:  # regions have not looked at it
             evidence = replace(evidence, as_written=past.streamless)
+        else:
+            evidence = replace(evidence, given_up=why)
         if owner.context.beside_group:
             evidence = replace(evidence, as_written=_beside_group())
         namespace = self.namespace if self._file_names is not None else None

@@ -431,6 +431,16 @@ def test_the_text_of_a_cell_that_is_looked_at_no_more_is_brief(on_a_cpu: Noteboo
     assert lines[2:] == ["the whole report: import grape; print(grape.last)"]
 
 
+def test_of_a_cell_that_is_looked_at_no_more_nothing_is_promised(on_a_cpu: Notebook) -> None:
+    """Such as that what was observed is accelerated when it is called again."""
+    told = []
+    for _ in range(2):
+        on_a_cpu.under_grape(REFUSED)
+        assert grape.last is not None
+        told.append(grape.last.evidence.given_up)
+    assert told == [None, "nothing in it could be served"]
+
+
 def test_a_cell_that_raised_gives_nothing_up(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it says of later runs holds for them: they look again."""
     monkeypatch.setattr(engine(), "gain_of", lambda replayed: Gain(made_ms=0.0))

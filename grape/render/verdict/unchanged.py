@@ -70,7 +70,7 @@ def captured_text(evidence: CellEvidence, region: RegionReport) -> str:
 
 def observed_text(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> Said:
     last, busy = last_decision(evidence, main), busy_text(main.gpu_busy_share)
-    if busy and last and last.action == "drop" and not evidence.given_up and not evidence.profile_only:
+    if busy and last and last.action == "drop" and not evidence.profile_only:
         return Said(busy, unchanged=True)
     return Said(f"observed {looked_at(evidence, main)}{_what_next(evidence, main, findings)}")
 
