@@ -19,9 +19,9 @@ from .cuda_warmup import make_handle, warm_products
 
 __all__ = ["Captures", "watch"]
 
-CHUNK = 1 << 28
+CHUNK = 1 << 26
 """Bytes of a graph's memory that are asked for at once. A result that outlives its graph keeps as many."""
-LARGEST = CHUNK // 8
+LARGEST = CHUNK // 4
 """Of the results that are cut from them. What is left of a chunk, and lies idle, is smaller; a larger result is asked
 for by itself."""
 

@@ -43,7 +43,7 @@ def chunks(
     monkeypatch.setattr(torch, "UntypedStorage", storage)
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda _: {"max_split_size": most})
     captures._are_split.cache_clear()
-    of(bytes_wanted=lambda largest: size if largest == captures.CHUNK // 8 else 0)._reserve()
+    of(bytes_wanted=lambda largest: size if largest == captures.LARGEST else 0)._reserve()
     return got
 
 
