@@ -101,7 +101,7 @@ class Engine:
             self.interceptor,
             self.device,
             self.report,
-            holds_stream=bool(shared.held_by(CELLS)),
+            holds_stream=shared.serves(CELLS),
             applied=self._applied(),
             taken=taken,
         )
@@ -109,7 +109,7 @@ class Engine:
     @property
     def applied_count(self) -> int:
         """How many regions hold graphs, and the stream behind them; `status` and `undo` number them from 1."""
-        return len(self._applied()) + shared.held_by(CELLS)
+        return len(self._applied()) + shared.serves(CELLS)
 
     @property
     def has_graphs(self) -> bool:

@@ -58,6 +58,10 @@ class Keeper:
     def held_by(self, holder: Hashable) -> bool:
         return holder in self._holders and self._living() is not None
 
+    def serves(self, holder: Hashable) -> bool:
+        """True where it is held by `holder`, and has learned something that may serve others."""
+        return self.held_by(holder) and self.stream is not None and self.stream.counts().fragments > 0
+
     def hold(self, holder: Hashable) -> None:
         """Keep what is recorded until `release`, also while nobody is inside."""
         self._holders.add(holder)

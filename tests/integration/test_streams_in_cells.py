@@ -170,6 +170,7 @@ def test_a_cell_that_records_nothing_serves_no_plain_cell(notebook: Notebook, mo
     report = notebook.under_grape("%%grape --engine streams\ny = x + 1\n")
     assert "none came often enough to be recorded" in report["verdict"]
     assert shared.stream is not None, "what repeats from run to run is found by it"
+    assert engine().applied_count == 0 and "fragment" not in engine().status()
     monkeypatch.setattr(shared, "enter", None)
     notebook.run("y = x + 1\n")
 

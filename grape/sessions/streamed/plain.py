@@ -12,10 +12,8 @@ __all__ = ["begin_plain_cell", "end_plain_cell"]
 
 def begin_plain_cell() -> bool:
     """A cell without Grape begins: what streams learned serves it. True where `end_plain_cell` has to be called."""
-    if shared.stream is None or not shared.held_by(CELLS) or engine().session is not None or hindrance(engine()):
+    if not shared.serves(CELLS) or engine().session is not None or hindrance(engine()):
         return False
-    if not shared.stream.counts().fragments:
-        return False  # it has learned nothing yet
     if engine().has_graphs:
         return False  # they serve the cell, as nothing of theirs does inside a stream
     from ...runtime import hold_off, let_through
