@@ -62,7 +62,8 @@ WHEN = rows_of(
     ("streams first: what makes graphs is timed as soon as others", "2 * UNTOLD if led.learns else UNTOLD", "UNTOLD"),
     ("streams first: what is still learned is given up for no gain", "not led.learns and ", ""),
     ("streams first: a run timed while it learns is the last", "timed=not past.led.learns", "timed=True"),
-    ("streams first: only the first two runs capture much", "past.led.invested < WARM and ", "False and "),
+    ("streams first: only the first two runs capture much", "not past.led.invested and ", "False and "),
+    ("streams first: what has made graphs may capture much", "not past.led.invested and ", ""),
     ("streams first: any run may capture much", " and past.led.runs < YOUNG", ""),
 )
 

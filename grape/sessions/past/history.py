@@ -57,8 +57,8 @@ class Led:
     """The last run saved some time, as far as is known; or too little of it matched yet to tell."""
     learns: bool = False
     """Graphs were made in the last run, or were still to be made."""
-    invested: int = 0
-    """Runs in which graphs were made."""
+    invested: bool = False
+    """Graphs were made in one of its runs."""
     timed: bool = False
     """One of its runs went as written, and what streams take has been compared with that."""
 

@@ -33,7 +33,7 @@ many while graphs are made: they may cost a multiple, and nobody would know."""
 WARM = 2
 """The first run that tells what later ones will be like; until then more may be spent on captures."""
 YOUNG = 4
-"""The same where no graphs could be made before: so many runs at most."""
+"""The same until the first run in which graphs could be made: so many runs at most."""
 LONG_MS = 5000.0
 """Of a cell under streams, for which a look may pay: to capture what regions find took 2.5 s for a model of 12 layers,
 in a run that goes without streams, and saved half of what the cell took under them.
@@ -59,7 +59,7 @@ def leads(owner: Engine, options: Options) -> bool:
 def is_young(owner: Engine, place: CellKey | tuple[str, int], past: Past | None) -> bool:
     """True in runs that are still learnt from, in which more may be spent."""
     if past is not None and past.led is not None and past.streamed:
-        return past.led.runs < WARM or (past.led.invested < WARM and past.led.runs < YOUNG)
+        return past.led.runs < WARM or (not past.led.invested and past.led.runs < YOUNG)
     if past is not None:
         return not past.streamed
     return (runs := owner.runs.get(place)) is None or runs.count < WARM
@@ -118,7 +118,7 @@ def after_led_run(
         wall_ms=later_ms,
         gains=gains,
         learns=learning,
-        invested=led.invested + (made["captured"] > 0),
+        invested=led.invested or made["captured"] > 0,
         timed=led.timed,
     )
     after = after_streamed_run(
