@@ -51,6 +51,7 @@ WHEN = rows_of(
     ("streams first: what made it slower goes on", "slower or (", "("),
     ("streams first: what made it no faster goes on", "streamed > (1 - SIGNIFICANT) * as_written", "False"),
     ("streams first: regions look at training that was refused", " and not now.trains", ""),
+    ("streams first: regions look at short cells that were refused", " and later_ms >= SHORT_MS", ""),
     ("streams first: regions look at what streams gave up", "past, settled=True, runs=", "past, runs="),
     (
         "streams first: a cell without tensors is streamed for good",

@@ -118,11 +118,13 @@ def test_the_first_run_is_cold_and_loses_nothing() -> None:
 
 
 def test_a_refusal_is_no_refusal_for_good() -> None:
-    past = run(None, refused=True)
+    past = run(None, refused=True, as_written_ms=LONG)
     assert past.led is not None, "a thread may have been in the way"
-    past = run(past, refused=True)
+    short = run(past, refused=True, saved=0.0, as_written_ms=999.0)
+    assert short.led is None and short.settled and short.runs == 1, "a look costs it more than it can find"
+    past = run(past, refused=True, saved=0.0, as_written_ms=1000.0)
     assert past.led is None and not past.settled and past.runs == 0, "regions look at the next run"
-    past = run(run(run(None, backwards=1), refused=True), refused=True)
+    past = run(run(run(None, backwards=1), refused=True), refused=True, saved=0.0, as_written_ms=LONG)
     assert past.led is None and past.settled and past.runs == 1, "it trains"
 
 
