@@ -155,6 +155,7 @@ def test_an_empty_report_and_one_with_only_an_error() -> None:
             "run the cell again: the graphs captured now are replayed then",
         ),
         (cell(region(outcome="observed", decisions=(DROPPED,))), (), None),
+        (cell(region(outcome="observed"), given_up="graphs would save too little"), (), None),
         (tape_cell(region()), (), "run it on an NVIDIA GPU to measure; %grape doctor says what works on this machine"),
         (cell(refused("GR405", "autograd")), (), None),
         (cell(), (), None),

@@ -47,7 +47,7 @@ def next_step(report: ReportData) -> str | None:
     if not report.evidence.file.startswith("In["):
         replayed = "in the script, `with grape.session():` around this code does what this run did"
         return replayed if main.outcome == "replayed" else None
-    if main.outcome == "observed" and not report.evidence.profile_only:
+    if main.outcome == "observed" and not report.evidence.profile_only and report.evidence.given_up is None:
         return _next_run(report, main)
     known = evidence_of(report.evidence, main)
     idle = idle_share(known.after or known.before) if known is not None else None
