@@ -87,7 +87,6 @@ def _preload(ipython: InteractiveShell) -> None:
     """Import, and leave the person's random stream alone."""
     with same_random_stream():
         from .. import sessions
-        from . import view  # noqa: F401
 
         sessions.preload()
     if ipython.display_formatter is not None:

@@ -83,7 +83,6 @@ def preload() -> None:
     """
     if "ipykernel" in sys.modules:
         with contextlib.suppress(ImportError):
-            from ..render.html import report_html  # noqa: F401
             from ..render.timeline import view  # noqa: F401
             from ..widgets import report  # noqa: F401
     from .. import fixing, native, outlining, profiling, runtime, streams, tracing  # noqa: F401
@@ -94,8 +93,9 @@ def preload() -> None:
         nothing = build_report(CellEvidence(file="", source="", device="", backend="", wall_ms=0.0), ())
         nothing.to_text()
         nothing.to_html()
-    if native.ready():  # somebody has used a GPU here
-        native.load()
+    if native.ready():
+        with surviving("it loaded what operator streams need"):  # the first cell tries again
+            native.load()
         with contextlib.suppress(ImportError):
             import cuda.bindings.driver  # noqa: F401
 

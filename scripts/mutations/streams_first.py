@@ -74,6 +74,16 @@ AFTERWARDS = rows_of(
     ("streams first: regions never look at what streams gave up", "past.led is not None or ", ""),
 )
 
+NOTHING = rows_of(
+    "grape.streams.keeper",
+    ("tests/integration/test_streams_in_cells.py", "-k", "serves_no_plain_cell"),
+    (
+        "streams first: plain cells are served by what knows nothing",
+        "counts().fragments > 0",
+        "counts().fragments >= 0",
+    ),
+)
+
 JUDGED = rows_of(
     "grape.sessions.streamed.judged",
     ("tests/unit/test_judged.py",),
@@ -124,4 +134,4 @@ SERVED = (
     ),
 )
 
-ROWS = (*WHEN, *AFTERWARDS, *JUDGED, *EXPOSED, *SERVED)
+ROWS = (*WHEN, *AFTERWARDS, *NOTHING, *JUDGED, *EXPOSED, *SERVED)

@@ -171,8 +171,10 @@ def test_a_cell_that_records_nothing_serves_no_plain_cell(notebook: Notebook, mo
     assert "none came often enough to be recorded" in report["verdict"]
     assert shared.stream is not None, "what repeats from run to run is found by it"
     assert engine().applied_count == 0 and "fragment" not in engine().status()
-    monkeypatch.setattr(shared, "enter", None)
-    notebook.run("y = x + 1\n")
+    entered: list[object] = []
+    monkeypatch.setattr(shared, "enter", entered.append)
+    notebook.run("y = x + 1\n").raise_error()
+    assert not entered
 
 
 def test_a_cell_under_regions_gives_it_back_and_takes_it_over(notebook: Notebook) -> None:

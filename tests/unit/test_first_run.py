@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from grape import native
+from grape.failures import failure_notes
+from grape.sessions.process import preload
+
 PROGRAM = """
 import os, sys, tempfile
 os.environ["IPYTHONDIR"] = tempfile.mkdtemp()
@@ -43,3 +47,13 @@ def test_the_first_cell_imports_nothing(tmp_path: Path, engine: str, first: str,
         check=False,
     )
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+
+
+def test_what_cannot_be_loaded_ahead_keeps_nobody_from_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> None:
+        raise ImportError("undefined symbol")
+
+    monkeypatch.setattr(native, "ready", lambda: True)
+    monkeypatch.setattr(native, "load", load)
+    preload()
+    assert any("it loaded what operator streams need" in note for note in failure_notes())
