@@ -64,9 +64,11 @@ def main() -> None:
     run("%load_ext grape\nimport grape")
     values = {"device": device, "dtype": dtype, "width": width, "heads": heads, "layers": arguments.layers}
     run(SETUP.format(**values))
-    # Once to warm up what is not the step's: allocator, cuBLAS, the first launches. Then as a person would run it.
+    # Once to warm up what is not the step's: allocator, cuBLAS, the first launches. Then as a person would run it: the
+    # first run is looked at, the second one makes graphs.
     run(CELL.format(steps=20))
-    run(HEAD + CELL.format(steps=arguments.steps))
+    for _ in range(2):
+        run(HEAD + CELL.format(steps=arguments.steps))
     report = shell.user_ns["grape"].last
     before, after = report.timelines()
     if before is None or after is None:

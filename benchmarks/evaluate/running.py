@@ -61,12 +61,14 @@ def cell_file(out: Path, row: str, column: str) -> Path:
 
 
 def devices() -> int:
-    """GPUs of the machine. torch is not asked: a process that has touched one cannot be forked."""
+    """GPUs of the machine that may be used. torch is not asked: a process that has touched one cannot be forked."""
     try:
         said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
     except OSError:
         return 0
-    return sum(line.startswith("GPU") for line in said.splitlines())
+    there = sum(line.startswith("GPU") for line in said.splitlines())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return there if visible is None else min(there, len([one for one in visible.split(",") if one.strip()]))
 
 
 def run_all(cells: Sequence[Cell], out: Path, *, quick: bool, workers: int, limits: Limits) -> int:

@@ -80,6 +80,12 @@ ROWS = (
         ("if (!fragment->live && has_earned(*fragment) && ", "if (!fragment->live && "),
     ),
     of_streams(
+        "what ran as written until it was recorded is not earned",
+        ("tests/unit/test_streams_fragments.py", "-k", "is_earned"),
+        "engine.h",
+        ("if (!is_outer_) made->earned =", "if (false) made->earned ="),
+    ),
+    of_streams(
         "what operators take as written is not measured",
         (GRAPHS, "-k", "take_longer"),
         "pace.h",

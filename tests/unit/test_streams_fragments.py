@@ -72,6 +72,19 @@ def test_a_fragment_that_has_not_earned_its_captures_is_not_live() -> None:
     assert all(row["earned_ms"] < row["price_ms"] for row in rows if row["segments"])
 
 
+def test_what_ran_as_written_until_it_was_recorded_is_earned() -> None:
+    stream = open_stream(Settings(device="pretended", settled=400, price=1e6))
+    assert isinstance(stream, Stream), stream
+    net = nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(20)])
+    x, steps = torch.randn(4, 6), 0
+    with stream, torch.no_grad():
+        while not (rows := stream.fragments()) and steps < 100:
+            net(x)
+            steps += 1
+    assert rows and rows[0]["entered"] <= 1, rows
+    assert rows[0]["earned_ms"] > 400 * 0.005, "of the operators for which its period held, at 5 us"
+
+
 def test_a_function_tells_of_its_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPE_REFERENCE", "1")
     with grape.stream(run) as step:

@@ -209,7 +209,7 @@ class Engine {
     auto lock = locked();
     if (!open_) return;  // its own kernel closed the session
     if (decision == Decision::Record && recorder_ && recording == recording_) return record(op, *stack, signature, warned > 0);
-    observe(op, signature);
+    observe(op, *stack, signature);
     if (times) spend(deferring_ ? inside_ns_ : compared_ns_, ended);
   }
 
@@ -757,7 +757,7 @@ class Engine {
     Timed timed(counts.record_ns);
     recorder_->after(stack, warned);
     counts.recorded++;
-    finder_.push(sig, op.kind());
+    finder_.push(sig, kind_of(op, stack));
     uint64_t context = finder_.context();
     Fragment* next = finder_.behind(context);
     lost_ = finder_.is_lost(context) ? lost_ + 1 : 0;
@@ -774,6 +774,7 @@ class Engine {
     }
     auto made = recorder_->finish(settings_.longest);
     recorder_.reset();
+    if (!is_outer_) made->earned = saves_.milliseconds() * static_cast<double>(made->deferred) * times_as_written(*made);
     if (is_outer_ && !finder_.could_afford(*made)) return too_large_ = planned_, void();  // what serves now goes on
     Fragment* added = finder_.add(std::move(made), parent_, side_);
     timing_ = true;
@@ -783,8 +784,21 @@ class Engine {
     if ((next = finder_.behind(context))) arrive(next);
   }
 
-  void observe(const Operator& op, uint64_t sig) {
-    finder_.push(sig, op.kind());
+  // Of an operator that ran as written. Copies to the host are reads, and no schema says which copies are.
+  uint8_t kind_of(const Operator& op, const Stack& stack) const {
+    const IValue* first = op.returns && !device_->is_cpu() ? &stack[stack.size() - op.returns] : nullptr;
+    bool copies = first && first->isTensor() && first->toTensor().defined() && first->toTensor().is_cpu();
+    return op.kind() | (copies ? Operator::READ : 0);
+  }
+
+  // How often what was recorded has run as written so far, at least: that counts as if it had been followed.
+  double times_as_written(const Fragment& made) const {
+    size_t operators = planned_ ? finder_.periods.held(period_).value_or(0) + period_ : 0;
+    return std::max(1.0, static_cast<double>(operators) / static_cast<double>(std::max<size_t>(made.steps.size(), 1)));
+  }
+
+  void observe(const Operator& op, const Stack& stack, uint64_t sig) {
+    finder_.push(sig, kind_of(op, stack));
     uint64_t context = finder_.context();
     if (outer_ && begin_outer(context)) return;
     if (Fragment* next = finder_.behind(context)) return arrive(next);
@@ -945,7 +959,7 @@ class Engine {
   void advance() {
     const Step& step = fragment_->steps[at_++];
     bool served = !fragment_->inner && step.run != Reason::Number;  // a number may be the same in an iteration around it
-    finder_.followed(step.signature, step.op->kind(), at_ == 1 || step.run != Reason::None, served);
+    finder_.followed(step.signature, step.kind(), at_ == 1 || step.run != Reason::None, served);
     strays_ = 0;
     if (step.ends) launch();
     if (outer_ && begin_outer(finder_.followed_context())) return;

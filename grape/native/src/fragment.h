@@ -104,6 +104,8 @@ struct Step {
   std::vector<Output> outputs;
   Stack issue;                // its arguments over the slots, as of `built`
   uint64_t built = ~0ull;
+
+  uint8_t kind() const { return op->kind() | (run == Reason::Read && !op->index ? Operator::READ : 0); }
 };
 
 // A segment as it was when it was captured. It is launched only while its slots lie where they lay then.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -40,10 +41,13 @@ class Periods {
     for (Candidate& c : candidates_) c.period = 0;
   }
 
-  bool holds(size_t period) const {
+  bool holds(size_t period) const { return held(period).has_value(); }
+
+  // For how many operators, where it does.
+  std::optional<size_t> held(size_t period) const {
     for (const Candidate& c : candidates_)
-      if (c.period == period) return true;
-    return false;
+      if (c.period == period) return c.run;
+    return std::nullopt;
   }
 
   // What repeats, where that is known now; else 0.
