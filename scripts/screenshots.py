@@ -31,7 +31,7 @@ from tests.browser.pages import fragment_page, settle
 from tests.browser.server import FLAGS, chromium_path, serve
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORDED = ROOT / "docs" / "data" / "gpt2-decode-h200.json"
+RECORDED = ROOT / "docs" / "data" / "gpt2-decode.json"
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 SIZE = {"width": 1240, "height": 2000}  # the whole view below the toolbar
 _ATTEMPTS = 6

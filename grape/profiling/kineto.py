@@ -180,11 +180,13 @@ def _within(span: _Span, window: Window) -> bool:
 
 
 def _graphs(spans: Sequence[_Span]) -> list[_Span]:
-    """One span for each graph replay: the kernels of one launch share its correlation."""
-    launched = {s.correlation for s in spans if s.lane == "launch" and _GRAPH_LAUNCH.match(s.name)}
+    """One span for each graph replay: the kernels of one launch share its correlation. A launch by the driver's own
+    function is not among what kineto tells, and nothing but a graph launches several kernels at once.
+    """
+    seen = {s.correlation: bool(_GRAPH_LAUNCH.match(s.name)) for s in spans if s.lane == "launch"}
     nodes: dict[int, list[_Span]] = {}
     for span in spans:
-        if span.lane == "device" and span.category in DEVICE_WORK and span.correlation in launched:
+        if span.lane == "device" and span.category in DEVICE_WORK and seen.get(span.correlation, span.correlation > 0):
             nodes.setdefault(span.correlation, []).append(span)
     return [
         _Span(
@@ -198,6 +200,7 @@ def _graphs(spans: Sequence[_Span]) -> list[_Span]:
             link=group[0].link,
         )
         for correlation, group in nodes.items()
+        if correlation in seen or len(group) > 1
     ]
 
 

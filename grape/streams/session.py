@@ -16,7 +16,7 @@ from .. import native
 from ..model.stream import Stop, added
 from ..native import Unavailable
 from ..tracing.positions import OWN_FOLDER
-from . import compiled, extensions, profilers, threads
+from . import compiled, extensions, higher_order, profilers, threads
 from .arrivals import Arrivals, read
 from .captures import Captures, watch
 from .counts import FROM_THE_ENGINE, Evidence, Settings
@@ -77,6 +77,7 @@ class Stream:
         self._undo.callback(threads.watch(self._session.join, self._session.leave))
         self._undo.callback(compiled.watch(self._apart))
         self._undo.callback(extensions.watch(self._stop_beside_extensions))
+        self._undo.callback(higher_order.watch())
         self._undo.callback(profilers.watch(self._session.flush))
         if self._cuda is not None:
             self._undo.callback(watch(self._session))

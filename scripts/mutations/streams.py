@@ -82,6 +82,12 @@ OPERATORS = (
         ("else if (checks_data(schema.name())) always = Reason::Checks;", ""),
     ),
     of_streams(
+        "divisions of integers are deferred on the CPU",
+        (CONTRACT, "-k", "kernels_check"),
+        "operators.h",
+        ("checks_integers = !pointwise || divides(schema.name());", "checks_integers = !pointwise;"),
+    ),
+    of_streams(
         "what changes metadata is deferred",
         (CONTRACT, "-k", "where_it_lay"),
         "operators.h",

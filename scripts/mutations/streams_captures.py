@@ -119,6 +119,16 @@ ROWS = (
         ("else if (++segment.failed == 2)", "else if (false)"),
     ),
     *rows_of(
+        "grape.streams.higher_order",
+        ("tests/unit/test_streams_higher_order.py",),
+        ("streams: operators that take functions have no kernel", "operator.fallthrough(key)", "pass"),
+        (
+            "streams: operators that take functions pass the key over for good",
+            "operator.non_fallthrough_keys.add(key)",
+            "operator.non_fallthrough_keys",
+        ),
+    ),
+    *rows_of(
         "grape.streams.captures",
         (PREPARATION,),
         ("cuBLAS is not made ready again where torch took its workspaces", "self._warm.clear()", "pass"),

@@ -179,6 +179,17 @@ def test_a_graph_replay_is_one_more_event_over_its_kernels() -> None:
     assert timeline.gpu_busy_ns == 10 * 80 + 100 + 100 + 100
 
 
+def test_a_graph_that_the_driver_launched_is_known_by_its_kernels() -> None:
+    """`cuGraphLaunch` is none of kineto's events."""
+    raw = [
+        *(FakeEvent(f"k{i}", "kernel", 1_000 + 100 * i, 1_080 + 100 * i, id=5) for i in range(3)),
+        FakeEvent("cudaLaunchKernel", "cuda_runtime", 300, 400, id=6),
+        FakeEvent("alone", "kernel", 3_000, 3_100, id=6),
+        FakeEvent("of an earlier launch", "kernel", 4_000, 4_100, id=7),
+    ]
+    assert [e.name for e in events(raw) if e.category == "graph"] == ["CUDA graph, 3 nodes"]
+
+
 def test_no_call_into_cuda_at_all_means_that_cupti_did_not_work() -> None:
     host_only = [FakeEvent("aten::add", "cpu_op", 10, 20, id=1)]
     assert convert(host_only, WINDOW) is None

@@ -461,6 +461,28 @@ def test_an_operator_that_looks_at_its_data_raises_before_the_next_one() -> None
     agrees(loop)
 
 
+@pytest.mark.parametrize("checks", ["divides", "scatters"])
+def test_integers_and_lengths_that_kernels_check_raise_where_they_are_called(checks: str) -> None:
+    divisors = [torch.full((4,), int(i % 9 != 8)) for i in range(60)]
+    masks = [torch.arange(16) % 4 == 0 if i % 9 != 8 else torch.ones(16, dtype=torch.bool) for i in range(60)]
+
+    def loop() -> list[Any]:
+        log: list[Any] = []
+        for i in range(60):
+            x = torch.tanh(torch.ones(16)) * 0.5
+            whole = torch.full((4,), 7)
+            try:
+                log.append(
+                    whole.remainder_(divisors[i]) if checks == "divides" else x.masked_scatter_(masks[i], torch.ones(8))
+                )
+            except RuntimeError as error:
+                log.append(str(error))
+            log.append(x.sin().cos())
+        return log
+
+    agrees(loop)
+
+
 @pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 2.5, math.inf])
 def test_distances_look_at_no_data(p: float) -> None:
     def loop() -> list[Any]:

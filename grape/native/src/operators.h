@@ -37,6 +37,7 @@ struct Operator {
   std::vector<int> returned_argument; // by return; -1: a fresh tensor
   Reason always = Reason::None;       // runs as written for this reason at every call
   bool pointwise = false;
+  bool checks_integers = false;       // on the CPU: positions, divisors
   bool exact = false;                 // in its integers: wherever they lie, the same bits come out
   bool changes = false;               // any argument
   bool index = false;                 // by tensors: what of booleans makes lengths that the host reads
@@ -93,6 +94,7 @@ struct Operator {
     }
     pointwise = op.hasTag(at::Tag::pointwise);
     exact = pointwise || by_position(schema.name());
+    checks_integers = !pointwise || divides(schema.name());
     rounds_once = is_one_operation(schema);
     for (size_t i = 0; i < arguments; i++)
       if (schema.arguments()[i].name() == "alpha") scale = static_cast<int>(i);
@@ -234,6 +236,12 @@ struct Operator {
     return n == "aten::clone" || n == "aten::copy_" || n == "aten::_to_copy" || n == "aten::cat" || n == "aten::stack";
   }
 
+  static bool divides(const std::string& n) {
+    for (const char* start : {"aten::div", "aten::floor_divide", "aten::true_divide", "aten::remainder", "aten::fmod", "aten::gcd", "aten::lcm"})
+      if (n.rfind(start, 0) == 0) return true;
+    return false;
+  }
+
   // Of each element one operation that IEEE rounds, or none.
   static bool is_one_operation(const c10::FunctionSchema& schema) {
     if (schema.overload_name().find("mode") != std::string::npos) return false;  // of a division
@@ -257,7 +265,7 @@ struct Operator {
          {"aten::linalg_", "aten::_linalg", "aten::cholesky", "aten::lu_", "aten::binary_cross_entropy", "aten::_assert",
           "aten::triangular_solve", "aten::ormqr", "aten::histogram", "aten::histc", "aten::quantile",
           "aten::searchsorted", "aten::bucketize", "aten::segment_reduce", "aten::_ctc", "aten::embedding", "aten::nll_loss",
-          "aten::index", "aten::gather", "aten::scatter", "aten::take", "aten::put_", "aten::one_hot", "aten::multi_margin",
+          "aten::index", "aten::gather", "aten::scatter", "aten::masked_scatter", "aten::take", "aten::put_", "aten::one_hot", "aten::multi_margin",
           "aten::multilabel_margin", "aten::max_unpool", "aten::_validate", "aten::cross_entropy", "aten::_index_put",
           "aten::_unsafe_index", "aten::geqrf", "aten::grid_sampler", "aten::repeat_interleave", "aten::kthvalue"})
       if (n.rfind(start, 0) == 0) return true;

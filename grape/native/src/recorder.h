@@ -54,7 +54,7 @@ class Recorder {
       argument.end = static_cast<uint32_t>(step.inputs.size());
       step.arguments.push_back(std::move(argument));
     }
-    if (step.run == Reason::None && integers && !op.pointwise) step.run = Reason::Integers;
+    if (step.run == Reason::None && integers && op.checks_integers) step.run = Reason::Integers;
     if (!drawn_) generator_ = device_.generator_state();
     fragment_->steps.push_back(std::move(step));
   }
