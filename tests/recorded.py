@@ -12,7 +12,7 @@ from grape.render.html.page import read_view
 from grape.render.timeline.columns import BYTES_PER_EVENT
 from grape.render.timeline.view import View
 
-FILE = Path(__file__).parents[1] / "docs" / "data" / "gpt2-decode-h200.json"
+FILE = Path(__file__).parents[1] / "docs" / "data" / "gpt2-decode.json"
 
 
 def recorded_view() -> View:

@@ -258,7 +258,7 @@ class SeenCell:
             cuda=torch.cuda.is_available(),
             torch_ran=runs.torch_ran,
             notes=(*self.cell.rewritten_notes, *gained, *failure_notes()),
-            as_written=_beside_group() if owner.context.beside_group else None,
+            as_written=_why_as_written(owner, seen=bool(outside.ops or regions)),
             profile_only=self.options.profile,
             sources=known,
             graph_memory=owner.interceptor.undisturbed(lambda: account(owner.context)),
@@ -268,6 +268,15 @@ class SeenCell:
 def _never_called(region: RegionEvidence) -> RegionEvidence:
     """As of a run without a call of it, under the name that it had before `distinct`."""
     return replace(region, name=region.name.partition(" #")[0], calls=0, replays=0)
+
+
+_WATCHED = "somebody looks at its frames, as profilers and debuggers of Python do, and would see Grape at work"
+
+
+def _why_as_written(owner: Engine, *, seen: bool) -> str | None:
+    if owner.context.beside_group:
+        return _beside_group()
+    return _WATCHED if owner.interceptor.withdrawn and not seen else None
 
 
 def _beside_group() -> str:

@@ -22,7 +22,7 @@ from tests.browser.pages import (
     wait_for_view,
 )
 
-RECORDED = Path(__file__).resolve().parents[2] / "docs" / "data" / "gpt2-decode-h200.json"
+RECORDED = Path(__file__).resolve().parents[2] / "docs" / "data" / "gpt2-decode.json"
 
 Opener = Callable[..., Any]
 

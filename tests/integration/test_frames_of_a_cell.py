@@ -245,6 +245,20 @@ def test_who_follows_the_code_sees_that_of_the_plain_cell(shell: InteractiveShel
     same_as_plain(shell, setup, cell)
 
 
+def test_a_report_of_a_cell_that_somebody_follows_says_so(shell: InteractiveShell) -> None:
+    load(shell)
+    shell.run_cell(SETUP + "net = Net()\nimport cProfile; watch = cProfile.Profile(); watch.enable()").raise_error()
+    try:
+        with capture_output():
+            shell.run_cell("%%grape --engine regions\nfor i in range(9): y = net(torch.ones(2, 8))").raise_error()
+    finally:
+        shell.run_cell("watch.disable()")
+    import grape
+
+    assert grape.last is not None
+    assert "somebody looks at its frames" in grape.last.verdict and "no PyTorch work" not in grape.last.verdict
+
+
 MODE = """\
 from torch.overrides import TorchFunctionMode
 class Log(TorchFunctionMode):

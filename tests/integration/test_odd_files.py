@@ -80,18 +80,18 @@ def test_a_view_is_written_where_one_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Into the current directory, not beside its input; over an earlier page, not over anything else."""
-    source = Path(__file__).parents[2] / "docs" / "data" / "gpt2-decode-h200.json"
+    source = Path(__file__).parents[2] / "docs" / "data" / "gpt2-decode.json"
     before = sorted(source.parent.iterdir())
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         assert main(["view", str(source)]) == 0
-        assert capsys.readouterr().out == "wrote gpt2-decode-h200.html\n"
+        assert capsys.readouterr().out == "wrote gpt2-decode.html\n"
     assert sorted(source.parent.iterdir()) == before
-    assert [file.name for file in tmp_path.iterdir()] == ["gpt2-decode-h200.html"]
-    (tmp_path / "gpt2-decode-h200.html").write_text("mine")
+    assert [file.name for file in tmp_path.iterdir()] == ["gpt2-decode.html"]
+    (tmp_path / "gpt2-decode.html").write_text("mine")
     assert main(["view", str(source)]) == 2
     assert "is no page of Grape's; name another file with --out" in capsys.readouterr().err
-    assert (tmp_path / "gpt2-decode-h200.html").read_text() == "mine"
+    assert (tmp_path / "gpt2-decode.html").read_text() == "mine"
 
 
 @pytest.mark.parametrize("command", ["view", "compare"])

@@ -221,6 +221,7 @@ def test_an_address_that_grape_asks_for_on_behalf_of_the_person_exposes_memory(n
 
 def test_why_streams_could_not_serve_is_said(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(shared), "enter", lambda *_: Unavailable("somebody is in the way"))
-    for _ in range(2):
-        notebook.under_grape(INFER)
+    for _ in range(3):
+        verdict = notebook.under_grape(INFER)["verdict"]
+        assert "somebody is in the way" in verdict and "no PyTorch work" not in verdict
     assert known().streamless == "operator streams do not serve it: somebody is in the way"

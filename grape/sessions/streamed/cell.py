@@ -70,6 +70,7 @@ class StreamedSession:
         self._found: Evidence | None = None
         self._met: Arrivals | None = None
         self._as_written: str | None = None
+        self._is_unseen = False  # nobody can tell what work it does
         self._is_timed = False
         self._is_building = False
         self._notes: tuple[str, ...] = ()
@@ -127,6 +128,7 @@ class StreamedSession:
             self._is_building = isinstance(entered, Building)
             later = "; later runs are served when that is done, in a minute or two" if self._is_building else ""
             self._as_written = entered.reason + later
+            self._is_unseen = not self._is_building
             return
         self._entered = True
         shared.look_anew(first=is_young(owner, self.cell.place, self._past or self._led_by(owner)))
@@ -209,7 +211,7 @@ class StreamedSession:
         if error is not None and self._as_written == _TIMED:
             self._as_written = _CUT_SHORT
         runs = owner.runs.setdefault(self.cell.place, CellRuns())
-        runs.torch_ran |= found is not None and found.operators > 0
+        runs.torch_ran |= self._is_unseen or (found is not None and found.operators > 0)
         said = f"{type(error).__name__}: {error}" if error is not None else None
         evidence = CellEvidence(
             file=self.cell.name,
