@@ -252,7 +252,7 @@ class StreamedSession:
     ) -> tuple[CellEvidence, tuple[Finding, ...]]:
         """With the time of the lines, and what the source says beside what was seen."""
         past = self._led_by(owner)
-        lines = self._look.times(self._clock) if past is None and self._look is not None else None
+        lines = self._look.times(self._clock, evidence) if past is None and self._look is not None else None
         return with_first(evidence, findings, past, lines)
 
     def _remember(

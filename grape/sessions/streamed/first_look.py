@@ -66,8 +66,10 @@ class FirstLook:
         waits = self._loaders.waits()
         return tuple(replace(one, at=shown_at(one.at, shown), inner=shown_at(one.inner, shown)) for one in waits)
 
-    def times(self, clock: CellClock) -> LineTimes | None:
-        return self._lines.times(clock.work_ms, 1, None)
+    def times(self, clock: CellClock, evidence: CellEvidence) -> LineTimes | None:
+        """Of the run that the `evidence` is of: captures are Grape's time, and no line's."""
+        captures_ms = sum(stream.capture_ms for stream in evidence.streams)
+        return self._lines.times(max(0.0, clock.work_ms - captures_ms), 1, None)
 
 
 def with_first(
