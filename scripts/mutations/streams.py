@@ -151,7 +151,7 @@ OPERATORS = (
         "integers of composite operators deferred",
         (CONTRACT, ISOLATION),
         "recorder.h",
-        ("if (step.run == Reason::None && integers && !op.pointwise) step.run = Reason::Integers;", ""),
+        ("if (step.run == Reason::None && integers && op.checks_integers) step.run = Reason::Integers;", ""),
         (
             "if (device_.is_cpu() && c10::isIntegralType(t.scalar_type(), /*includeBool=*/false)) "
             "{ step.run = Reason::Integers; return m; }",

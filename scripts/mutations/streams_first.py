@@ -63,9 +63,13 @@ WHEN = rows_of(
     ("streams first: what makes graphs is timed as soon as others", "2 * UNTOLD if led.learns else UNTOLD", "UNTOLD"),
     ("streams first: what is still learned is given up for no gain", "not led.learns and ", ""),
     ("streams first: a run timed while it learns is the last", "timed=not past.led.learns", "timed=True"),
-    ("streams first: only the first two runs capture much", "not past.led.invested and ", "False and "),
-    ("streams first: what has made graphs may capture much", "not past.led.invested and ", ""),
-    ("streams first: any run may capture much", " and past.led.runs < YOUNG", ""),
+    ("streams first: only the first two runs capture much", "not led.invested and ", "False and "),
+    ("streams first: what has made graphs may capture much", "not led.invested and ", ""),
+    ("streams first: graphs of later runs are made few by few", " or learns or ", " or "),
+    ("streams first: more is spent whatever it has cost", " and past.paid < MOST_PAID / 2", ""),
+    ("streams first: more is spent where nobody knows what it costs", "not led.untold and ", ""),
+    ("streams first: more is spent without end", "led.runs < MOST_LEARNING and ", ""),
+    ("streams first: any run may capture much", " and led.runs < YOUNG", ""),
 )
 
 AFTERWARDS = rows_of(

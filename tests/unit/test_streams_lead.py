@@ -234,16 +234,28 @@ def test_while_graphs_are_made_and_nothing_tells_what_that_costs_a_run_is_timed_
     assert has_to_be_timed(past)
 
 
-def test_two_runs_may_spend_more_on_captures_and_those_are_the_first_in_which_there_are_any() -> None:
-    def young(captured: int) -> list[bool]:
-        past, told = None, []
-        for _ in range(6):
-            told.append(past is None or is_young(ENGINE_OF_NO_RUNS, ("a", 1), past))
-            past = run(past, captured=captured)
-        return told
+def young(runs: int, **kinds: Any) -> list[bool]:
+    past, told = None, []
+    for _ in range(runs):
+        told.append(past is None or is_young(ENGINE_OF_NO_RUNS, ("a", 1), past))
+        past = run(past, **kinds)
+    return told
 
-    assert young(captured=1) == [True, True, False, False, False, False]
-    assert young(captured=0) == [True, True, True, True, False, False]
+
+def test_while_graphs_are_made_runs_may_spend_more_on_them() -> None:
+    assert young(10, captured=1) == [True] * 8 + [False] * 2
+    assert young(6, captured=0) == [True] * 4 + [False] * 2, "the third or fourth may be the first with captures"
+
+
+def test_more_is_spent_no_longer_once_it_has_cost_a_quarter_of_a_run_or_nobody_knows_what() -> None:
+    assert young(5, captured=1, saved=-0.3) == [True, True, False, False, False]
+    assert young(5, captured=1, saved=-0.1) == [True] * 4 + [False]
+    assert young(5, captured=1, saved=None) == [True, True, False, False, False]
+
+
+def test_what_was_made_in_an_earlier_run_lets_no_later_one_spend_more() -> None:
+    past = run(run(run(None, captured=1), captured=1), captured=0)
+    assert not is_young(ENGINE_OF_NO_RUNS, ("a", 1), past)
 
 
 ENGINE_OF_NO_RUNS: Any = SimpleNamespace(runs={})

@@ -13,7 +13,7 @@ from ...render.units import waited_pair
 from ...streams import shared
 from ..past.history import CellKey, Led, Past
 from .by_streams import hindrance
-from .judged import GAIN, MOST_WAIT, after_streamed_run, is_learning, without_streams
+from .judged import GAIN, MOST_LEARNING, MOST_PAID, MOST_WAIT, after_streamed_run, is_learning, without_streams
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -61,9 +61,13 @@ def leads(owner: Engine, options: Options) -> bool:
 
 
 def is_young(owner: Engine, place: CellKey | tuple[str, int], past: Past | None) -> bool:
-    """True in runs that are still learnt from, in which more may be spent."""
+    """True in runs that are still learnt from, in which more may be spent: the first ones, and those after a run in
+    which graphs were made, while all of them have cost little, as far as is known.
+    """
     if past is not None and past.led is not None and past.streamed:
-        return past.led.runs < WARM or (not past.led.invested and past.led.runs < YOUNG)
+        led = past.led
+        learns = led.learns and not led.untold and led.runs < MOST_LEARNING and past.paid < MOST_PAID / 2
+        return led.runs < WARM or learns or (not led.invested and led.runs < YOUNG)
     if past is not None:
         return not past.streamed
     return (runs := owner.runs.get(place)) is None or runs.count < WARM
