@@ -174,7 +174,7 @@ OPERATORS = (
         "results that are no fresh memory are recorded",
         (ISOLATION, CONTRACT),
         "recorder.h",
-        ("if (seen_.count(storage) || !is_torchs_own(storage, device_))", "if (false)"),
+        ("if (views_.has_seen(storage) || !is_torchs_own(storage, device_))", "if (false)"),
     ),
 )
 

@@ -155,7 +155,7 @@ ROWS = (
     of_streams(
         "a scaled sum taken for exact",
         (CONTRACT, "-k", "rounds_twice"),
-        "recorder.h",
+        "views.h",
         ("if (!step.op->rounds_once || step.op->scale < 0) return", "return"),
     ),
     of_streams(

@@ -1,10 +1,9 @@
 // A fragment: operators that came one after the other and may come again, with the memory that they expect.
 #pragma once
-#include "alignments.h"
-#include "as_written.h"
-#include "draws.h"
-#include "memory.h"
 #include "pace.h"
+#include "segment.h"
+#include "slot.h"
+#include "step.h"
 
 #include <algorithm>
 #include <limits>
@@ -13,146 +12,6 @@
 #include <vector>
 
 namespace grape {
-
-// Memory that a fragment's operators name by number: a home, or where something from outside lay when it was recorded.
-// Where a tensor lies elsewhere, its bytes are copied to the slot before the launch and, if written, back behind it.
-struct Slot {
-  char* address = nullptr;
-  size_t span = 0;
-  bool written = false;         // made or changed by an operator of the fragment: no other slot may share its storage
-  bool changed = false;         // changed in place
-  bool exact = false;           // integers that are only read, by operators that are exact in them
-  bool kept = false;            // its results outlived a pass: they get memory of their own from the start
-  c10::weak_intrusive_ptr<StorageImpl> last_kept{c10::intrusive_ptr<StorageImpl>()};
-  int dead = 0, returned = 0;   // kept ones in a row that did not outlive a pass after all; times that this was believed
-  std::unique_ptr<Home> home;   // of what the fragment makes
-  at::DataPtr floating;         // of what comes from outside and lies elsewhere each time
-  size_t nbytes = 0;            // of a made storage
-  uint64_t moves = 0;           // that no graph asked for
-  c10::Storage over;            // the engine's own storage over the address
-
-  uint64_t epoch = 0;           // in which the two below hold
-  StorageImpl* storage = nullptr;
-  char* base = nullptr;         // where the slot's first byte lies in that storage
-  size_t out = 0;               // its place among the epoch's copies back, if it is there
-
-  char* last = nullptr;         // where it lay before, to settle there if it stays
-  uint64_t lender = 0;          // which home that was, if any
-  int same = 0, settled = 0;
-  size_t residue = 0;           // the class of the addresses where it lay otherwise than what floats
-  int otherwise = 0, turned = 0;  // times in a row, and that what floats was given that
-
-  bool owned() const { return home || floating; }
-  void lies_at(char* where, const Device& device) {
-    address = where;
-    over = c10::Storage(c10::Storage::use_byte_size_t(), span, at::DataPtr(where, device.place), nullptr, false);
-  }
-  at::Tensor tensor(const Layout& layout, int64_t at, const Device& device) const {
-    return device.tensor(over, layout.dtype, layout.sizes, layout.strides, at / static_cast<int64_t>(layout.dtype.itemsize()));
-  }
-};
-
-struct Input {
-  // A seed is one of attention's two numbers: another one each time.
-  enum Kind : uint8_t { Undefined, Number, Empty, Outside, Any, Seed } kind = Undefined;
-  bool written = false;
-  uint8_t bumps = 0;  // of the version counter, by the kernel itself: foreach and fused operators do what autograd does for others
-  int slot = -1;
-  int64_t at = 0;  // bytes from the slot's begin to the tensor's first element
-  Layout layout;
-  at::Tensor number;
-};
-
-struct Argument {
-  enum Kind : uint8_t { Plain, Tensor, Tensors, Optionals } kind = Plain;
-  IValue value;             // of a plain one
-  uint32_t first = 0, end = 0;  // into the step's inputs
-};
-
-struct Made {
-  static constexpr int UNDEFINED = -1, EMPTY = -2, UNREAD = -3, SEED = -4, OFFSET = -5;  // the last three: numbers on the CPU
-  int slot = UNDEFINED;
-  uint8_t version = 0;  // `full` fills, and so counts, what it returns
-  int64_t at = 0;
-  Layout layout;
-};
-
-struct Output {
-  int argument = -1;  // the argument that is returned
-  bool list = false;
-  IValue number;
-  std::vector<Made> made;
-};
-
-struct Step {
-  Operator* op;
-  Reason run = Reason::None;  // why it runs as written, if it does
-  bool ends = false;          // its segment, which has this number
-  size_t segment = 0;
-  bool bumps = false;         // a version counter
-  bool counts_below = false;  // versions of what it makes are those of such a call
-  uint32_t refused = 0;       // times that it matched but for where its tensors lie
-  Alignments* alignments = nullptr;  // of its tensors, once it was refused for them
-  uint32_t splits = 0;        // times that its segment was launched behind it, unforeseen
-  bool last = false;          // and so it ends there
-  Stop stop;                  // where it runs as written
-  uint64_t signature = 0;
-  uint64_t moves = 0;         // the generator, so far
-  Draw drawn;                 // while it is pending: what the generator was in front of it
-  std::vector<Argument> arguments;
-  std::vector<Input> inputs;
-  std::vector<Output> outputs;
-  Stack issue;                // its arguments over the slots, as of `built`
-  uint64_t built = ~0ull;
-
-  uint8_t kind() const { return op->kind() | (run == Reason::Read && !op->index ? Operator::READ : 0); }
-};
-
-// A segment as it was when it was captured. It is launched only while its slots lie where they lay then.
-class Graph {
- public:
-  virtual ~Graph() = default;
-  // On the current stream; false: nothing was launched. `draw`: from where on its operators draw, if any does.
-  virtual bool launch(const Draw* draw) = 0;
-
-  std::vector<char*> frozen;   // where the segment's slots lie
-  uint64_t checked = ~0ull;    // the fragment's generation in which they did
-};
-
-// A graph's kernels read attention's numbers from memory, where they are written before each launch.
-struct Seed {
-  size_t step;
-  uint32_t input;
-  size_t argument;
-};
-
-// Operators that are launched together: between them nothing has to run.
-struct Segment {
-  size_t first, last;
-  std::vector<Seed> seeds;
-  at::DataPtr words;       // of all of them, while there is a graph
-  std::vector<int> slots;  // all that it reads or writes
-  std::vector<int> made;   // of them, results
-  std::unique_ptr<Graph> graph;
-  uint64_t moves = 0;      // of its slots, when it was launched last
-  int steady = 0;          // launches since
-  std::ptrdiff_t draws = -1;  // the first step that does
-  int captures = 0, failed = 0;  // since one of its graphs was worth it
-  int waited = 0;                // launches, for the graphs of segments whose results it reads
-  size_t copied = 0;             // results that its graph copies to their homes
-  uint64_t served = 0;     // launches of its graph
-  static constexpr uint64_t WORTH = 20;  // of them make up for a capture
-
-  // Both are sorted.
-  bool makes_any_of(const std::vector<int>& others) const {
-    auto mine = made.begin();
-    for (int slot : others) {
-      mine = std::lower_bound(mine, made.end(), slot);
-      if (mine == made.end() || *mine == slot) return mine != made.end();
-    }
-    return false;
-  }
-};
 
 struct Fragment;
 struct Side {

@@ -1,6 +1,6 @@
 // Watches operators run and writes down a fragment: what each was given, what it made, and where that lay.
 #pragma once
-#include "fragment.h"
+#include "views.h"
 
 #include <numeric>
 #include <string>
@@ -10,7 +10,7 @@ namespace grape {
 
 class Recorder {
  public:
-  Recorder(uint64_t head, const Device& device, const Draws* draws) : device_(device), draws_(draws), fragment_(std::make_unique<Fragment>(device)) { fragment_->head = head; }
+  Recorder(uint64_t head, const Device& device, const Draws* draws) : device_(device), draws_(draws), fragment_(std::make_unique<Fragment>(device)), views_(device) { fragment_->head = head; }
 
   // False while the last operator runs.
   bool is_between() const { return between_; }
@@ -94,89 +94,26 @@ class Recorder {
       if (step.run == Reason::None && c10::raw::intrusive_ptr::use_count(storage) > count) step.run = Reason::Aliased;
     if (step.run == Reason::None)
       for (size_t i = 0; i < step.inputs.size(); i++)
-        if (step.inputs[i].written && step.inputs[i].slot >= 0) views_[step.inputs[i].slot].written = true;
+        if (step.inputs[i].written && step.inputs[i].slot >= 0) views_.write(step.inputs[i].slot);
     if (step.run != Reason::None) {
-      for (auto [storage, count] : fresh.storages) {  // it lies where the operator put it
-        views_[made_.at(storage)].storage = nullptr;
-        made_.erase(storage);
-      }
+      for (auto [storage, count] : fresh.storages) views_.unmake(storage);
       step.outputs.clear();
     }
     given_.clear();
   }
 
-  // The fragment: views of one storage that is written are one slot, other views are a slot each.
   std::unique_ptr<Fragment> finish(size_t longest) {
-    auto& slots = fragment_->slots;
-    std::unordered_map<StorageImpl*, bool> written;
-    for (auto& view : views_)
-      if (view.storage) written[view.storage] = written[view.storage] || view.written || view.made;
-    std::unordered_map<StorageImpl*, int> shared;
-    std::vector<int> slot_of(views_.size());
-    for (size_t v = 0; v < views_.size(); v++) {
-      View& view = views_[v];
-      if (!view.storage) continue;
-      int id = -1;
-      auto found = shared.find(view.storage);
-      if (written[view.storage] && found != shared.end()) id = found->second;
-      if (id < 0) {
-        id = static_cast<int>(slots.size());
-        slots.emplace_back();
-        if (written[view.storage]) shared[view.storage] = id;
-        slots[id].address = view.data + view.low;
-        slots[id].span = view.high - view.low;
-        slots[id].written = written[view.storage];
-      } else {
-        char* low = std::min(slots[id].address, view.data + view.low);
-        char* high = std::max(slots[id].address + slots[id].span, view.data + view.high);
-        slots[id].address = low;
-        slots[id].span = high - low;
-      }
-      slots[id].exact = !slots[id].written;
-      slots[id].changed = slots[id].changed || view.written;
-      if (view.made) slots[id].nbytes = view.high;
-      slot_of[v] = id;
-    }
-    for (Step& step : fragment_->steps) {
-      for (Input& in : step.inputs) {
-        if (in.slot < 0) continue;
-        place(in.slot, in.at, in.layout, step, slot_of);
-        bool exact = step.run != Reason::None || (step.op->exact && is_integral(in.layout)) || (rounds_once(step) && is_real(in.layout));
-        slots[in.slot].exact = slots[in.slot].exact && exact;
-      }
-      for (Output& out : step.outputs)
-        for (Made& m : out.made)
-          if (m.slot >= 0) place(m.slot, m.at, m.layout, step, slot_of);
-    }
-    for (Slot& slot : slots)
-      if (!slot.nbytes) slot.lies_at(slot.address, device_);
+    views_.become_slots(*fragment_);
     fragment_->cut(longest);
     return std::move(fragment_);
   }
 
  private:
-  // A tensor's bytes in a storage, as recorded; before `finish`, `slot` numbers these.
-  struct View {
-    StorageImpl* storage;
-    char* data;
-    size_t low, high;
-    bool written = false, made = false;
-  };
-
   // What the last operator made: a view each, from this one on, and how many of its results lie there.
   struct Fresh {
     size_t first;
     std::vector<std::pair<StorageImpl*, size_t>> storages;
   };
-
-  // Weakly: autograd accumulates gradients in place only where nobody else has their storage.
-  // False: its memory moved since it was seen first.
-  bool hold(const at::Tensor& t) {
-    StorageImpl* storage = storage_of(t);
-    auto [found, is_new] = seen_.try_emplace(storage, Memory{storage->data(), storage->nbytes()});
-    if (is_new) storages_.emplace_back(t.storage().getWeakStorageImpl());
-    return found->second.data == storage->data() && found->second.nbytes == storage->nbytes();
-  }
 
   Input input(Step& step, const at::Tensor& t, bool write) {
     Input in;
@@ -203,11 +140,11 @@ class Recorder {
     }
     in.kind = Input::Outside;
     if (!is_torchs_own(storage_of(t), device_) && step.run == Reason::None) step.run = Reason::Memory;
-    if (!hold(t)) {
+    if (!views_.hold(t)) {
       if (step.run == Reason::None) step.run = Reason::Metadata;
       return in;
     }
-    in.slot = view(t);
+    in.slot = views_.of(t);
     in.at = byte_offset(t);
     return in;
   }
@@ -248,18 +185,16 @@ class Recorder {
     m.version = static_cast<uint8_t>(version(t));
     StorageImpl* storage = storage_of(t);
     if (storage->nbytes() == 0) { m.slot = Made::EMPTY; return m; }
-    auto known = made_.find(storage);
-    if (known != made_.end() && static_cast<size_t>(known->second) >= fresh.first) {
-      fresh.storages[static_cast<size_t>(known->second) - fresh.first].second++;
+    int known = views_.made(storage);
+    if (known >= 0 && static_cast<size_t>(known) >= fresh.first) {
+      fresh.storages[static_cast<size_t>(known) - fresh.first].second++;
     } else {
-      if (seen_.count(storage) || !is_torchs_own(storage, device_)) { step.run = Reason::Aliased; return m; }
+      if (views_.has_seen(storage) || !is_torchs_own(storage, device_)) { step.run = Reason::Aliased; return m; }
       if (m.at != 0) step.run = Reason::Metadata;  // it has the argument's place in a storage: see `copies_storage`
       fresh.storages.emplace_back(storage, 1);
-      made_.emplace(storage, static_cast<int>(views_.size()));
-      views_.push_back({storage, static_cast<char*>(const_cast<void*>(storage->data())), 0, storage->nbytes(), true, true});
-      hold(t);
+      views_.make(t);
     }
-    m.slot = made_.at(storage);
+    m.slot = views_.made(storage);
     return m;
   }
 
@@ -269,46 +204,6 @@ class Recorder {
       for (size_t i = 0; i < step.arguments.size(); i++)
         if (given.tensor.is_same(t) && step.arguments[i].kind == Argument::Tensor && step.arguments[i].first == given.input) return static_cast<int>(i);
     return -1;
-  }
-
-  int view(const at::Tensor& t) {
-    StorageImpl* storage = storage_of(t);
-    auto made = made_.find(storage);
-    if (made != made_.end()) return made->second;
-    std::string key(reinterpret_cast<const char*>(&storage), sizeof storage);
-    auto add = [&](int64_t n) { key.append(reinterpret_cast<const char*>(&n), sizeof n); };
-    add(byte_offset(t));
-    add(static_cast<int64_t>(t.scalar_type()));
-    for (auto n : t.sizes()) add(n);
-    for (auto n : t.strides()) add(n);
-    auto [found, is_new] = by_view_.emplace(key, static_cast<int>(views_.size()));
-    if (is_new) {
-      size_t low = static_cast<size_t>(byte_offset(t));
-      views_.push_back({storage, static_cast<char*>(const_cast<void*>(storage->data())), low, low + Layout::of(t).span()});
-    }
-    return found->second;
-  }
-
-  void place(int& slot, int64_t& at, const Layout& layout, Step& step, const std::vector<int>& slot_of) {
-    const View& view = views_[slot];
-    slot = slot_of[slot];
-    const Slot& target = fragment_->slots[slot];
-    at = view.data + at - target.address;
-    if (at % static_cast<int64_t>(layout.dtype.itemsize()) && step.run == Reason::None) step.run = Reason::Opaque;
-  }
-
-  static bool is_integral(const Layout& layout) {
-    return c10::isIntegralType(c10::typeMetaToScalarType(layout.dtype), /*includeBool=*/true);
-  }
-
-  static bool is_real(const Layout& layout) {
-    return c10::isFloatingType(c10::typeMetaToScalarType(layout.dtype));
-  }
-
-  static bool rounds_once(const Step& step) {
-    if (!step.op->rounds_once || step.op->scale < 0) return step.op->rounds_once;
-    const IValue& scale = step.arguments[static_cast<size_t>(step.op->scale)].value;
-    return (scale.isInt() && scale.toInt() == 1) || (scale.isDouble() && scale.toDouble() == 1.0);
   }
 
   static uint32_t version(const at::Tensor& t) {
@@ -361,15 +256,7 @@ class Recorder {
   const Device& device_;
   const Draws* const draws_;
   std::unique_ptr<Fragment> fragment_;
-  std::vector<View> views_;
-  struct Memory {
-    const void* data;
-    size_t nbytes;
-  };
-  std::unordered_map<StorageImpl*, int> made_;
-  std::unordered_map<StorageImpl*, Memory> seen_;
-  std::unordered_map<std::string, int> by_view_;
-  std::vector<c10::weak_intrusive_ptr<StorageImpl>> storages_;  // of everything that was seen, so that no address is used twice
+  Views views_;
   std::vector<Given> given_;
   bool between_ = true;
   bool still_ = false;  // an operator that may draw, and does not
