@@ -54,7 +54,7 @@ VALUES = (
     of_streams(
         "numbers inside of tensors not compared",
         (CONTRACT,),
-        "engine.h",
+        "matcher.h",
         (
             "if (std::memcmp(t.const_data_ptr(), in.number.const_data_ptr(), t.itemsize()) != 0) reason",
             "if (false) reason",
@@ -63,7 +63,7 @@ VALUES = (
     of_streams(
         "types of numbers inside of tensors not compared",
         (CONTRACT, "-k", "number_that_changed"),
-        "engine.h",
+        "matcher.h",
         (" || t.dtype() != in.layout.dtype) return false;", ") return false;"),
     ),
 )
@@ -123,7 +123,7 @@ OPERATORS = (
     of_streams(
         "R1: draws whose generator was set in between",
         (CONTRACT, "-k", "who_moves_the_generator"),
-        "engine.h",
+        "pending.h",
         ("return !drawn_to_ || draws_->now() == *drawn_to_;", "return true;"),
     ),
     of_streams(
@@ -182,19 +182,19 @@ WAY = (
     of_streams(
         "a mode of Python's unseen",
         (ISOLATION, "-k", "mode"),
-        "engine.h",
+        "threads.h",
         ("below.has(c10::DispatchKey::Python)", "false"),
     ),
     of_streams(
         "operators of other threads deferred",
         (ISOLATION, "-k", "thread"),
-        "engine.h",
+        "threads.h",
         ("!is_followed() ? Reason::Thread : ", ""),
     ),
     of_streams(
         "operators deferred under a profiler",
         (GRAPHS, "-k", "profiler"),
-        "engine.h",
+        "threads.h",
         ("torch::profiler::impl::profilerEnabled()", "false"),
     ),
     of_streams(
@@ -207,37 +207,37 @@ WAY = (
         "an operator that raised ends no record",
         (CONTRACT, FAULTS),
         "engine.h",
-        ("      counts.raised++;\n      recorder_.reset();\n      leave();\n", "      counts.raised++;\n"),
+        ("      counts.raised++;\n      decider_.leave();\n", "      counts.raised++;\n"),
     ),
     of_streams(
         "versions not counted",
         (CONTRACT, "-k", "version"),
-        "engine.h",
+        "matcher.h",
         ("if (step.bumps) bump(step, op, stack);", ""),
     ),
     of_streams(
         "versions of results not counted",
         (CONTRACT, "-k", "version"),
-        "engine.h",
+        "matcher.h",
         ("for (uint8_t n = made.version; n && !impl->is_inference(); n--) impl->bump_version();", ""),
     ),
     of_streams(
         "no sides",
         (CONTRACT, "-k", "becomes_a_side"),
-        "engine.h",
+        "learner.h",
         ("!side.fragment && ++side.times >= 2", "false"),
     ),
     of_streams(
         "records go on through iterations",
         (CONTRACT, "-k", "leads_into"),
-        "engine.h",
+        "learner.h",
         ("bool leads = !parent_ && ", "bool leads = false && "),
     ),
     of_streams(
         "iterations as long as earlier ones begin where those did",
         (CONTRACT, "-k", "behind_such"),
-        "engine.h",
-        ("return period_ = 0, recorder_.reset();", "return recorder_.reset();"),
+        "learner.h",
+        ("return period_ = 0, recorder_.reset(), nullptr;", "return recorder_.reset(), nullptr;"),
     ),
     of_streams(
         "reads find what is not issued",
@@ -255,7 +255,7 @@ WAY = (
         "records outlive a change of how operators compute",
         (CONTRACT, "-k", "how_operators"),
         "engine.h",
-        ("    deferring_ = timing_ = false;\n    finder_.clear();\n", "    deferring_ = timing_ = false;\n"),
+        ("    laps_.forget();\n    finder_.clear();\n", "    laps_.forget();\n"),
     ),
     of_streams(
         "any comparison of addresses exposes nothing",
@@ -274,9 +274,9 @@ WAY = (
         (ISOLATION, "-k", "pause"),
         "engine.h",
         (
-            "      launch();\n      raised = std::exchange(raised_, nullptr);\n      take_trash(trash);\n"
+            "      follower_.launch();\n      raised = pending_.take_raised();\n      take_trash(trash);\n"
             "      if (open_.exchange",
-            "      raised = std::exchange(raised_, nullptr);\n      take_trash(trash);\n      if (open_.exchange",
+            "      raised = pending_.take_raised();\n      take_trash(trash);\n      if (open_.exchange",
         ),
     ),
     of_streams(
@@ -288,7 +288,7 @@ WAY = (
     of_streams(
         "a part that also runs alone takes the place of its iteration",
         ("tests/unit/test_streams_fragments.py", "-k", "runs_alone"),
-        "engine.h",
+        "learner.h",
         ("if (is_outer_ || (planned_ && planned_ == period_))", "if (is_outer_)"),
     ),
 )

@@ -25,7 +25,7 @@ ROWS = (
     of_streams(
         "a segment is captured before those whose results it reads",
         (CAPTURES, "-k", "waits_for_the_graphs"),
-        "engine.h",
+        "captures.h",
         ("segment->waited < PATIENT && ", "false && "),
     ),
     of_streams(
@@ -37,19 +37,19 @@ ROWS = (
     of_streams(
         "the rest of a pass has no graphs once it is cut anew",
         (CAPTURES, "-k", "cut_anew"),
-        "engine.h",
-        ("fragment_->live && fragment_->uncut", "false"),
+        "pending.h",
+        ("fragment.live && fragment.uncut", "false"),
     ),
     of_streams(
         "a segment that is cut short one time in eight goes on",
         (CAPTURES, "-k", "often_cut_short"),
-        "engine.h",
+        "pending.h",
         ("SELDOM_CUT * last.splits", "2 * last.splits"),
     ),
     of_streams(
         "what waits for its graphs is given up at once",
         (CAPTURES, "-k", "not_given_up_at_once"),
-        "engine.h",
+        "laps.h",
         ("pace.excused++ < UNFAIR", "false"),
     ),
     of_streams(
@@ -76,13 +76,13 @@ ROWS = (
     of_streams(
         "captures are free",
         (GRAPHS, "-k", "as_long_as"),
-        "engine.h",
-        ("if (!fragment->live && has_earned(*fragment) && ", "if (!fragment->live && "),
+        "budget.h",
+        ("if (!fragment.live && worth_.has_earned(fragment) && ", "if (!fragment.live && "),
     ),
     of_streams(
         "what ran as written until it was recorded is not earned",
         ("tests/unit/test_streams_fragments.py", "-k", "is_earned"),
-        "engine.h",
+        "learner.h",
         ("if (!is_outer_) made->earned =", "if (false) made->earned ="),
     ),
     of_streams(
@@ -94,13 +94,13 @@ ROWS = (
     of_streams(
         "captures without end",
         (GRAPHS, "-k", "never_stays"),
-        "engine.h",
+        "captures.h",
         ("if (++segment->captures > settings_.captures)", "if (false)"),
     ),
     of_streams(
         "nothing is doubted",
         (GRAPHS, "-k", "slower_than"),
-        "engine.h",
+        "laps.h",
         ("if (ratio <= WORTHWHILE)", "if (true)"),
     ),
     of_streams(
@@ -115,7 +115,7 @@ ROWS = (
     of_streams(
         "a capture that fails is made again without end",
         (FAULTS, "-k", "memory_that_ends_in_a_capture"),
-        "engine.h",
+        "captures.h",
         ("else if (++segment.failed == 2)", "else if (false)"),
     ),
     *rows_of(

@@ -125,14 +125,14 @@ SERVED = (
     _row(
         "what comes behind the longest fragment is not recorded",
         (CONTRACT, "-k", "behind_the_longest"),
-        "engine.h",
-        "    else go_on(*done, context);\n",
-        "",
+        "decider.h",
+        " learner_.go_on(fragment, context);",
+        " {}",
     ),
     _row(
         "leaving a fragment late is a failure",
         (CONTRACT, "-k", "left_late"),
-        "engine.h",
+        "follower.h",
         "if (is_early() && !fragment_->jumped && ++fragment_->failed",
         "if (++fragment_->failed",
     ),

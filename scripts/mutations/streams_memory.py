@@ -22,15 +22,15 @@ ROWS = (
     of_streams(
         "numbers that change count as served",
         ("tests/unit/test_streams_fragments.py", "-k", "whose_numbers_change"),
-        "engine.h",
-        ("!fragment_->inner && step.run != Reason::Number;", "!fragment_->inner;"),
+        "decider.h",
+        ("!fragment.inner && step.run != Reason::Number;", "!fragment.inner;"),
     ),
     of_streams(
         "what has not served for long keeps its memory",
         (GRAPHS, "-k", "served_for_long"),
-        "engine.h",
+        "budget.h",
         (
-            "finder_.unused(fragment, counts.seen - settings_.unused)",
+            "finder_.unused(fragment, counts_.seen - settings_.unused)",
             "nullptr",
         ),
     ),
@@ -161,7 +161,7 @@ ROWS = (
     of_streams(
         "alignments that repeat not seen",
         (CONTRACT, "-k", "alignments_that_repeat"),
-        "engine.h",
+        "signatures.h",
         ("refined_.insert(step.signature);", ""),
     ),
     of_streams(
@@ -198,7 +198,7 @@ ROWS = (
     of_streams(
         "E4: exported memory deferred",
         (ISOLATION,),
-        "engine.h",
+        "exposed.h",
         ("(!exposed_.empty() && exposed_.count(storage))", "false"),
     ),
     of_streams(
@@ -216,11 +216,11 @@ ROWS = (
     of_streams(
         "no memory for homes is an error",
         (FAULTS, "-k", "homes"),
-        "engine.h",
+        "budget.h",
         (
-            "        fragment->begin_to_live(price_of(*fragment));\n      } catch (const c10::Error&) {\n"
-            "        starve(*fragment);\n",
-            "        fragment->begin_to_live(price_of(*fragment));\n      } catch (const c10::Error&) {\n"
+            "        fragment.begin_to_live(worth_.price_of(fragment));\n      } catch (const c10::Error&) {\n"
+            "        starve(fragment);\n",
+            "        fragment.begin_to_live(worth_.price_of(fragment));\n      } catch (const c10::Error&) {\n"
             "        throw;\n",
         ),
     ),
@@ -233,10 +233,10 @@ ROWS = (
     of_streams(
         "no memory for what is kept is an error",
         (FAULTS, "-k", "homes or kept"),
-        "engine.h",
+        "matcher.h",
         (
-            "      } catch (const c10::Error&) {\n        match = Match::Written, reason = Reason::Room;",
-            "      } catch (const c10::Error&) {\n        throw;",
+            "    } catch (const c10::Error&) {\n      match = Match::Written, reason = Reason::Room;",
+            "    } catch (const c10::Error&) {\n      throw;",
         ),
     ),
     of_streams(

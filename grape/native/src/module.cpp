@@ -100,16 +100,16 @@ class Session {
 
   // Called where the engine wants to know where in the person's code an operator stands, on any thread.
   void on_place(py::function here) {
-    Engine::Placer placer = placer_of(std::move(here));
+    Places::Placer placer = placer_of(std::move(here));
     py::gil_scoped_release release;
     engine_->on_place(std::move(placer));
   }
   void on_arrival(py::function here) {
-    Engine::Placer placer = placer_of(std::move(here));
+    Places::Placer placer = placer_of(std::move(here));
     py::gil_scoped_release release;
     engine_->on_arrival(std::move(placer));
   }
-  static Engine::Placer placer_of(py::function here) {
+  static Places::Placer placer_of(py::function here) {
     auto held = std::shared_ptr<py::function>(new py::function(std::move(here)), [](py::function* f) {
       py::gil_scoped_acquire gil;
       delete f;
@@ -158,7 +158,7 @@ class Session {
     py::gil_scoped_release release;
     engine_->refused(why);
   }
-  std::vector<uint64_t> dropped() { return engine_->dropped->take(); }
+  std::vector<uint64_t> dropped() { return engine_->captures().dropped->take(); }
 
   void pass_through(bool passing) {
     py::gil_scoped_release release;
@@ -209,7 +209,7 @@ class Session {
     all["backwards"] = engine_->backwards.load();
     all["launched"] = engine_->launcher().graphs;
     all["stale"] = engine_->launcher().stale;
-    all["uncaptured"] = engine_->uncaptured;
+    all["uncaptured"] = engine_->captures().uncaptured;
     all["last_divergence"] = engine_->last_divergence();
     return all;
   }

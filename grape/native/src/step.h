@@ -41,6 +41,9 @@ struct Output {
 };
 
 struct Step {
+  static constexpr uint32_t REFUSED = 3;  // times that an operator matches but for where its tensors lie, or that its
+                                          // segment was launched behind it, unforeseen
+
   Operator* op;
   Reason run = Reason::None;  // why it runs as written, if it does
   bool ends = false;          // its segment, which has this number
@@ -62,6 +65,16 @@ struct Step {
   uint64_t built = ~0ull;
 
   uint8_t kind() const { return op->kind() | (run == Reason::Read && !op->index ? Operator::READ : 0); }
+};
+
+// A step that runs as written now.
+struct Written {
+  Step* step = nullptr;
+  Reason reason = Reason::None;
+  bool cuts = false;       // what was pending
+  bool earns = false;      // no `step`: it would be answered, were its fragment worth the captures
+  uint64_t forgotten = 0;  // with a later count there is no such step any more
+  AsWritten::Run run;
 };
 
 }  // namespace grape
