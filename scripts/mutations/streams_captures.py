@@ -101,7 +101,7 @@ ROWS = (
         "nothing is doubted",
         (GRAPHS, "-k", "slower_than"),
         "laps.h",
-        ("if (ratio <= WORTHWHILE)", "if (true)"),
+        ("if (ratio <= Pace::WORTHWHILE)", "if (true)"),
     ),
     of_streams(
         "who lives in a home that is captured loses it",

@@ -65,7 +65,7 @@ class Laps {
     Fragment* fragment = std::exchange(doubted_, nullptr);
     Pace& pace = fragment->pace;
     double ratio = pace.judge();
-    if (ratio <= WORTHWHILE) return pace.wait(8 * pace.laps()), pace.lost = 0, void();
+    if (ratio <= Pace::WORTHWHILE) return pace.wait(8 * pace.laps()), pace.lost = 0, void();
     pace.wait(pace.laps() + settings_.doubt);
     if (settings_.graphs && !fragment->is_captured() && pace.excused++ < UNFAIR) return;
     if (++pace.lost < 2 && ratio < 1.2) return;
@@ -75,7 +75,6 @@ class Laps {
   }
 
   static constexpr size_t LAPS_WITHOUT = 5;   // that tell what code as written takes
-  static constexpr double WORTHWHILE = 0.97;  // of that
   static constexpr int UNFAIR = 2;            // comparisons that a fragment without all its graphs need not pass
   static constexpr int OFTEN = 4;
 

@@ -76,6 +76,10 @@ class Pace {
     return without > 0 ? with_.inside() / std::max(1.0, without + made_and_freed(without_.between())) : 1.0;
   }
 
+  bool gains() const { return with_.n > FIRST && judge() <= WORTHWHILE; }
+
+  static constexpr double WORTHWHILE = 0.97;  // of code as written
+
   int lost = 0;     // comparisons in a row
   int excused = 0;  // that did not count, as it still waited for its graphs
 

@@ -46,9 +46,10 @@ class Worth {
   bool overdrawn() const { return settings_.graphs && settings_.price > 0 && allowance_.overdrawn(totals()); }
   bool overdrawn(const Fragment& fragment) const { return !fragment.pays(Allowance::REINVESTED) && overdrawn(); }
 
-  // A fragment that still costs, while no more may be spent: it runs as written.
+  // A fragment that still costs, while no more may be spent: it runs as written. One whose last laps were faster serves,
+  // though graphs of it are missing.
   bool rests(const Fragment& fragment) const {
-    return fragment.live && (fragment.saved_ns < 0 || !fragment.is_captured()) && overdrawn(fragment);
+    return fragment.live && (fragment.saved_ns < 0 || (!fragment.is_captured() && !fragment.pace.gains())) && overdrawn(fragment);
   }
 
  private:
