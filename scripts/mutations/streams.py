@@ -180,12 +180,6 @@ OPERATORS = (
 
 WAY = (
     of_streams(
-        "a mode of Python's unseen",
-        (ISOLATION, "-k", "mode"),
-        "threads.h",
-        ("below.has(c10::DispatchKey::Python)", "false"),
-    ),
-    of_streams(
         "operators of other threads deferred",
         (ISOLATION, "-k", "thread"),
         "threads.h",
@@ -202,12 +196,6 @@ WAY = (
         (GRAPHS, "-k", "traces_python"),
         "module.cpp",
         ("if (thread->c_profilefunc || thread->c_tracefunc) return true;", ""),
-    ),
-    of_streams(
-        "an operator that raised ends no record",
-        (CONTRACT, FAULTS),
-        "engine.h",
-        ("      counts.raised++;\n      decider_.leave();\n", "      counts.raised++;\n"),
     ),
     of_streams(
         "versions not counted",
