@@ -112,7 +112,7 @@ def _compile(artifact: Path) -> Unavailable | None:
     if compiler is None:
         return Unavailable(_NO_COMPILER)
     made = artifact.with_suffix(f".{os.getpid()}.part")
-    command = [*compiler, *_flags(), str(SOURCES / "module.cpp"), "-o", str(made), *_libraries()]
+    command = [*compiler, *_flags(), f"-I{SOURCES}", str(SOURCES / "module.cpp"), "-o", str(made), *_libraries()]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -169,8 +169,8 @@ def _artifact() -> Path:
     digest = hashlib.sha256(
         repr((torch.__version__, torch.version.git_version, sys.implementation.cache_tag, _flags())).encode()
     )
-    for source in sorted(SOURCES.iterdir()):
-        digest.update(source.name.encode() + source.read_bytes())
+    for source in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
+        digest.update(source.relative_to(SOURCES).as_posix().encode() + source.read_bytes())
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or user_cache_dir(appname="torch_extensions")
     return Path(root) / f"{_NAME}_{digest.hexdigest()[:16]}" / f"{_NAME}.so"
 

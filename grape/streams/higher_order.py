@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 import torch._ops
 
-_KEY = "Fake"  # `KEY` of native/src/values.h
+_KEY = "Fake"  # `KEY` of native/src/operators/values.h
 
 
 def watch() -> Callable[[], None]:

@@ -86,10 +86,11 @@ def compiled(*edits: tuple[str, str, str]) -> Callable[[], None]:
         made = Path(tempfile.mkdtemp(prefix="grape-mutant-"))
         shutil.copytree(build.SOURCES, made, dirs_exist_ok=True)
         for file, old, new in edits:
-            source = (made / file).read_text()
+            [path] = made.rglob(file)
+            source = path.read_text()
             if source.count(old) != 1:
                 raise ValueError(f"{file} has {source.count(old)} times {old!r}")
-            (made / file).write_text(source.replace(old, new))
+            path.write_text(source.replace(old, new))
         flags = ["-O0" if flag == "-O2" else flag for flag in build._flags()]
         os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(tempfile.gettempdir(), "grape-mutants"))
         build.SOURCES, build._flags = made, lambda: flags
@@ -98,7 +99,8 @@ def compiled(*edits: tuple[str, str, str]) -> Callable[[], None]:
         if isinstance(built, native.Unavailable):
             raise ValueError(built.reason)
 
-    _pieces[apply] = tuple((ROOT / "grape" / "native" / "src" / file, old) for file, old, _ in edits)
+    sources = ROOT / "grape" / "native" / "src"
+    _pieces[apply] = tuple((path, old) for file, old, _ in edits for path in sources.rglob(file))
     return apply
 
 

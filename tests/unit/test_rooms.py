@@ -110,5 +110,6 @@ def test_no_file_is_longer_than_it_can_be_read_at_once() -> None:
 
 
 def test_no_package_has_more_loose_files_than_can_be_overlooked() -> None:
-    loose = Counter(str(path.parent.relative_to(GRAPE)) for path in GRAPE.rglob("*.py"))
+    files = [path for kind in ("*.py", "*.h", "*.cpp") for path in GRAPE.rglob(kind)]
+    loose = Counter(str(path.parent.relative_to(GRAPE)) for path in files)
     assert {package: files for package, files in loose.items() if files > MOST_FILES} == {}

@@ -1,8 +1,8 @@
 // What Python sees: a session, which owns the engine and its kernels. The only translation unit, for torch's headers take
 // most of the time that a build takes.
-#include "objects.h"
-#include "readers.h"
-#include "registration.h"
+#include "process/objects.h"
+#include "process/readers.h"
+#include "process/registration.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
