@@ -23,13 +23,13 @@ def recorded_cell(events: int) -> CellEvidence:
     """A cell with one region, whose decode step is repeated until both of its timelines have that many events."""
     view = recorded_view()
     before, after = (_repeated(view, spec, events) for spec in view.data["timelines"])
-    at = Position(file="In[1]", line=5, function="<module>")
+    at = Position(file="In[5]", line=5, function="<module>")
     region = RegionEvidence(
         name="step", at=at, end_line=5, outcome="replayed", refused=None, calls=1, replays=1, before=before, after=after
     )
-    source = view.data["sources"]["In[1]"]
+    source = view.data["sources"]["In[5]"]
     return CellEvidence(
-        file="In[1]", source=source, device="H200", backend="cuda", wall_ms=1.0, regions=(region,), cuda=True
+        file="In[5]", source=source, device="H200", backend="cuda", wall_ms=1.0, regions=(region,), cuda=True
     )
 
 

@@ -60,7 +60,8 @@ def test_both_stand_on_one_time_axis(page: Any) -> None:
     script = f"{VIEW}.pictures.map(p => [p.xAt(0), p.xAt(p.timeline.wall_ns), p.canvas.clientWidth])"
     (left, before, width), (also_left, after, _) = page.evaluate(script)
     assert left == also_left and before == width
-    assert (after - left) / (before - left) == pytest.approx(3_758_278 / 11_736_090, abs=0.001)
+    walls = [one["wall_ns"] for one in json.loads(RECORDED.read_text(encoding="utf-8"))["view"]["timelines"]]
+    assert (after - left) / (before - left) == pytest.approx(min(walls) / max(walls), abs=0.001)
 
 
 def test_idle_time_is_shaded_and_busy_time_is_not(page: Any) -> None:
@@ -71,7 +72,7 @@ def test_idle_time_is_shaded_and_busy_time_is_not(page: Any) -> None:
         const ratio = devicePixelRatio;
         const at = ms => picture.canvas.getContext("2d")
             .getImageData(Math.round(picture.xAt(ms * 1e6)) * ratio, (18 + 16 * row + 2) * ratio, 1, 1).data;
-        return [0.2, 1.5, 2.7, 3.2, 5].map(ms => [at(ms)[3] > 0, at(ms)[3] === 255]);
+        return [0.2, 1.5, 3.2, 4.1, 5].map(ms => [at(ms)[3] > 0, at(ms)[3] === 255]);
     }}"""
     settle(page)
     idle, busy, after_its_end = [True, False], [True, True], [False, False]
@@ -95,7 +96,7 @@ def test_a_replay_is_one_span_above_its_nodes_which_know_their_lines(page: Any) 
     assert page.locator(".grape-bar [role=status]").inner_text() == "matches: 0 before, 1 after"
     page.get_by_label("Search").press("Enter")
     details = page.locator(".grape-details").inner_text()
-    assert "CUDA graph, 247 nodes" in details and "cudaGraphLaunch" in details
+    assert "CUDA graph, 247 nodes" in details and "launched with" in details, "the driver's launch is no event"
     timeline = page.locator("canvas[data-timeline=after]")
     timeline.focus()
     page.keyboard.press("ArrowDown")  # to the first of its nodes
@@ -105,8 +106,8 @@ def test_a_replay_is_one_span_above_its_nodes_which_know_their_lines(page: Any) 
     x, y = event_point(page, "after", node)
     timeline.hover(position={"x": x, "y": y})
     assert page.locator(".grape-tooltip").inner_text().splitlines()[1:] == [
-        "5.12 us, kernel",
-        "In[1], line 5, in <module>",
+        "4.54 us, kernel",
+        "In[5], line 5, in <module>",
     ]
     assert "issued by" in page.locator(".grape-details").inner_text()
     assert "nn/functional.py, line 2567, in embedding" in page.locator(".grape-details").inner_text()
@@ -114,27 +115,25 @@ def test_a_replay_is_one_span_above_its_nodes_which_know_their_lines(page: Any) 
 
 def test_a_finding_leads_to_its_evidence_and_its_line(page: Any) -> None:
     everything = span(page)
-    page.get_by_role("button", name="Show GR501 at In[1], line 5").click()
-    assert page.locator(".grape-status").inner_text() == "GR501: the longest event at In[1], line 5 is shown"
+    page.get_by_role("button", name="Show GR501 at In[5], line 5").click()
+    assert page.locator(".grape-status").inner_text() == "GR501: the longest event at In[5], line 5 is shown"
     assert span(page) != everything
     marks = page.locator(".grape-finding mark").all_inner_texts()
     assert [mark.split("  ")[-1].strip() for mark in marks] == [
         "out = model(input_ids=token, past_key_values=cache, use_cache=True)"
     ]
-    assert "In[1], line 5" in page.locator(".grape-details").inner_text()
-    page.get_by_role("button", name="Show GR301 at In[1], line 6").click()
-    assert page.locator(".grape-status").inner_text() == (
-        "GR301 at In[1], line 6 stands at no recorded event; its code is below"
-    )
-    assert page.locator(".grape-finding mark").first.inner_text().strip().endswith("cache.crop(-1)")
+    assert "In[5], line 5" in page.locator(".grape-details").inner_text()
+    page.get_by_role("button", name="Show GR301 at In[5], line 5").click()
+    assert page.locator(".grape-status").inner_text() == "GR301: the longest event at In[5], line 5 is shown"
 
 
 def test_memory_has_a_scale_and_names_its_curves(page: Any) -> None:
     section = page.get_by_role("region", name="Memory")
     assert section.locator(".grape-legend li").all_inner_texts() == [
-        "allocated, at most 334 MB",
-        "reserved, at most 396 MB",
-        "device, all in use, at most 1.89 GB",
+        "allocated, at most 378 MB, 366 MB before the first graph",
+        "reserved, at most 440 MB, 428 MB before the first graph",
+        "device, all in use, at most 1.98 GB, 1.97 GB before the first graph",
+        "3 graphs captured, the first at 2.26 s",
     ]
 
 
