@@ -86,7 +86,7 @@ class Engine {
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
     if (!open_.load(std::memory_order_relaxed) || !device_->concerns(op.arguments, *stack)) return run(op, below, stack);
     threads_.count();
-    Reason apart = threads_.apart();
+    Reason apart = threads_.apart(below);
     if (apart != Reason::None) {
       if (!threads_.is_passing()) flush();
       if (!threads_.is_passing() && !device_->is_current()) other_streams_.leave(op, *stack);

@@ -45,10 +45,11 @@ class Threads {
   void pass_through(bool passing) { passing_ = passing; }
   bool is_passing() const { return passing_; }
 
-  // Why the operator is none that is followed. Modes of Python's have seen it, and what they call arrives here.
-  Reason apart() const {
+  // Why the operator is none that is followed. In torch 2.11 modes of Python's are still to see it, in 2.13 they have.
+  Reason apart(c10::DispatchKeySet below) const {
     return is_barred() ? barred_.load() : passing_ ? Reason::Capturing : torch::profiler::impl::profilerEnabled() ? Reason::Profiled
-        : !is_followed() ? Reason::Thread : !device_.is_current() ? Reason::Stream : Reason::None;
+        : !is_followed() ? Reason::Thread : below.has(c10::DispatchKey::Python) ? Reason::Mode
+        : !device_.is_current() ? Reason::Stream : Reason::None;
   }
 
  private:

@@ -14,12 +14,12 @@ namespace grape {
 // Why an operator runs as written. The names are what the evidence says.
 enum class Reason : uint8_t {
   None, Random, Read, Effect, Metadata, Alias, Checks, Integers, PythonKernel, Foreign, Opaque, Number, Memory,
-  Aliased, Raised, Thread, Divergence, Observed, Host, Stream, Capturing, Uncaptured, Moves, Fused, Unearned, Profiled, Room, Collective, Remote, Count
+  Aliased, Raised, Thread, Mode, Divergence, Observed, Host, Stream, Capturing, Uncaptured, Moves, Fused, Unearned, Profiled, Room, Collective, Remote, Count
 };
 inline constexpr std::array<const char*, static_cast<size_t>(Reason::Count)> REASONS = {
     "none", "random numbers", "host read", "effect", "changes metadata", "returns an alias", "checks its data",
     "integers on the CPU", "a kernel in Python", "not of torch", "arguments that cannot be compared", "number changed",
-    "memory that is not torch's alone", "other aliases than recorded", "raised", "another thread",
+    "memory that is not torch's alone", "other aliases than recorded", "raised", "another thread", "a mode or subclass",
     "another operator than recorded", "nothing recorded yet", "a tensor on the CPU", "another stream",
     "a capture of the person's", "cannot be captured", "memory that moves", "beside TorchScript",
     "not worth a capture yet", "a profiler's",

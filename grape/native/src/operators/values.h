@@ -24,7 +24,6 @@ using torch::jit::Stack;
 
 // Below autograd and above the backends, in no alias of keys, and without kernels of torch's own in 2.11 to 2.13.
 inline constexpr c10::DispatchKey KEY = c10::DispatchKey::Fake;
-static_assert(KEY < c10::DispatchKey::Python, "modes and subclasses come first");
 
 // The dispatch state in which recorded operators run: no autograd, autocast, mode or engine above the backend.
 class BelowEverything {
