@@ -143,24 +143,6 @@ def test_the_compiler_passes_by_code_of_grape(shell: InteractiveShell) -> None:
     assert taken == []
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
-@pytest.mark.parametrize("times", [1, 4])
-def test_torchscript_traces_what_the_plain_cell_has_it_trace(shell: InteractiveShell, times: int) -> None:
-    cell = f"""\
-net.requires_grad_(False)
-def model(x):
-    return net(x) * 2
-with torch.no_grad():
-    for i in range(20):
-        log.append(model(torch.randn(4, 8)).sum().item())
-for i in range({times}):
-    for traced in (torch.jit.trace(net, torch.randn(4, 8)), torch.jit.trace(model, torch.randn(4, 8))):
-        log.append(str(traced.graph).count("aten::"))
-        log.append(traced(torch.ones(4, 8)).sum().item())
-"""
-    is_as_plain(shell, cell)
-
-
 @pytest.mark.filterwarnings("ignore:torch.ao")
 def test_a_dynamically_quantized_model(shell: InteractiveShell) -> None:
     setup = "small = torch.ao.quantization.quantize_dynamic(net.eval(), {nn.Linear}, dtype=torch.qint8)\n"
