@@ -26,7 +26,7 @@ from ..model import OpRecord, Position
 from ..model.call import Args, Kwargs
 from .blocks import OwnMode, blocks, drop_keys
 from .busy import Unwatched, grape_works, unwatched
-from .compiling import before_compiled
+from .compiling import before_compiled, keep_uncompiled
 from .constructs import construct_of
 from .escapes import HIGHER_ORDER, SPARSE, EscapeWatch, below_dispatch
 from .groups import process_group
@@ -34,7 +34,6 @@ from .issuing import issue
 from .operators import Operator
 from .positions import PositionFinder
 from .recorder import LIMIT, Before, RecordedCall, Recorder
-from .uncompiled import keep_uncompiled
 from .warned import warnings_of_the_caller
 
 ANNOTATIONS = "profiler"

@@ -49,7 +49,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.tracing.uncompiled",
+        "grape.tracing.compiling",
         ("tests/integration/test_blocks_of_cells.py", "-k", "compil"),
         ("Grape's code compiled", "    if not is_grape_code(code.co_filename):\n", "    if True:\n"),
     ),
