@@ -16,6 +16,7 @@ from types import FrameType
 
 import torch
 from torch.utils._python_dispatch import (
+    TorchDispatchMode,
     _get_current_dispatch_mode,
     _get_current_dispatch_mode_stack,
     _pop_mode,
@@ -24,14 +25,12 @@ from torch.utils._python_dispatch import (
 
 from ..model import OpRecord, Position
 from ..model.call import Args, Kwargs
-from .blocks import OwnMode, blocks, drop_keys
 from .busy import Unwatched, grape_works, unwatched
-from .compiling import before_compiled, keep_uncompiled
+from .compiling import before_compiled
 from .constructs import construct_of
-from .escapes import HIGHER_ORDER, SPARSE, EscapeWatch, below_dispatch
+from .escapes import SPARSE, EscapeWatch, below_dispatch
 from .groups import process_group
-from .issuing import issue
-from .operators import Operator
+from .operators import Operator, issue
 from .positions import PositionFinder
 from .recorder import LIMIT, Before, RecordedCall, Recorder
 from .warned import warnings_of_the_caller
@@ -48,19 +47,18 @@ _PASSED_NS = 4_000
 _WAITS = frozenset({"host-read", "transfer-out"})
 
 
-class Tracer(OwnMode):
+class Tracer(TorchDispatchMode):
     """Hands operators to `recorder` while it has one. `on_wait` is called after an operator for which the host waited
     or whose shape depends on data.
 
-    A mode that is popped inside ``with torch.inference_mode(False):`` but was pushed outside leaves the dispatcher
-    broken at the end of the block, because such blocks save and restore the dispatch keys (`blocks`). So the tracer is
-    pushed and popped only around whole statements (`enter`, `leave`) or within one frame (`record`); in between it is
-    *muted*: its dispatch key is cleared, and operators do not reach it.
+    A mode that is popped inside ``with torch.inference_mode():`` but was pushed outside leaves the dispatcher broken at
+    the end of the block, because such blocks save and restore the dispatch keys. So the tracer is pushed and popped
+    only around whole statements (`enter`, `leave`) or within one frame (`record`); in between it is *muted*: its
+    dispatch key is cleared, and operators do not reach it.
     """
 
     def __init__(self, positions: PositionFinder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        keep_uncompiled()
         self.positions = positions
         self.recorder: Recorder | None = None
         self.on_wait: Callable[[Recorder, OpRecord], None] | None = None
@@ -84,6 +82,11 @@ class Tracer(OwnMode):
         self._before_compiled: Callable[[], None] | None = None
 
     @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Do not have torch wrap the handler for the compiler: that would import it, which takes a second."""
+        return False
+
+    @classmethod
     def ignore_compile_internals(cls) -> bool:
         """The compiler does its work as if the tracer were not there; what it compiled is seen when it runs."""
         return True
@@ -95,33 +98,25 @@ class Tracer(OwnMode):
             return False
         return all(mode is not self for mode in _get_current_dispatch_mode_stack())
 
-    @property
-    def _on_top(self) -> bool:
-        """A mode of the person's is on no stack while its handler runs, and would find the keys as they were left."""
-        return self.on_stack and _get_current_dispatch_mode() is self and not blocks.in_mode
-
     def enter(self) -> None:
         """Join the mode stack, muted."""
         if not self.on_stack:
             self.on_stack = True
-            blocks.watch()
             _push_mode(self)
             self.mute()
 
     def leave(self) -> None:
         """Leave the mode stack, unless a mode of the person's lies on top; then stay, passing operators through."""
         self.recorder = self.on_wait = self.on_overflow = None
-        if self._on_top:
+        if self.on_stack and _get_current_dispatch_mode() is self:
             _pop_mode()
             self.on_stack = False
-            blocks.unwatch()
-        drop_keys()
 
     def mute(self) -> None:
         """Stop recording. Operators no longer reach the tracer."""
         self.recorder = self.on_wait = self.on_overflow = None
         self.unwatch()
-        if self._on_top:
+        if self.on_stack and _get_current_dispatch_mode() is self:
             _include(False)
 
     def retire(self) -> bool:
@@ -134,14 +129,15 @@ class Tracer(OwnMode):
         if not self.on_stack:
             return False
         self.mute()
-        if _keys_come_back():
+        if torch.is_inference_mode_enabled() or torch._C._current_graph_task_id() != -1:
             return False
         self.leave()
         return not self.on_stack
 
     def rejoin(self) -> None:
         """Join the mode stack between two statements, where no block of the person's would leave it wrong."""
-        if not self.on_stack and not _keys_come_back() and not torch._C._len_torch_dispatch_stack():
+        inside = torch.is_inference_mode_enabled() or torch._C._current_graph_task_id() != -1
+        if not self.on_stack and not inside and not torch._C._len_torch_dispatch_stack():
             self.enter()
 
     def watch(self) -> None:
@@ -204,10 +200,6 @@ class Tracer(OwnMode):
     ) -> object:
         recorder = self.recorder
         self.own_ns += _PASSED_NS
-        if not isinstance(func, torch._ops.OpOverload):
-            if recorder is not None:
-                recorder.escapes.append((HIGHER_ORDER, None))
-            return issue(func, args, kwargs or {})
         if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS or process_group():
             return issue(func, args, kwargs or {})
         try:
@@ -277,11 +269,6 @@ class Tracer(OwnMode):
             recorder.add_read(record, result, construct_of(inner) if inner else None, at[0] or at[1])
         if self.on_wait is not None and (record.kind in _WAITS or record.kind == "dynamic"):
             self.on_wait(recorder, record)
-
-
-def _keys_come_back() -> bool:
-    """True in a block, or in a backward pass, that puts the dispatch keys back at its end."""
-    return torch.is_inference_mode_enabled() or blocks.saves_keys or torch._C._current_graph_task_id() != -1
 
 
 def _include(included: bool) -> None:

@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
-
-from ...model.call import Args, Kwargs
-from ...tracing import OwnMode, issue
+from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["Touched", "Versions", "conflict"]
 
@@ -66,21 +64,24 @@ class Touched:
             memory[key] = StorageWeakRef(tensor.untyped_storage())
 
 
-class _Looking(OwnMode):
+class _Looking(TorchDispatchMode):
     def __init__(self, found: Touched) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._found = found
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else the first operator under the mode imports all of torch._dynamo, about a second.
+        return False
+
     def __torch_dispatch__(
         self,
-        func: Callable[..., object],
+        func: torch._ops.OpOverload,
         types: Iterable[type],
         args: Sequence[object] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
         kwargs = kwargs or {}
-        if not isinstance(func, torch._ops.OpOverload):
-            return self._whole(func, tuple(args), kwargs)
         arguments = func._schema.arguments
         named = {argument.name: argument for argument in arguments}
         given = [
@@ -90,20 +91,9 @@ class _Looking(OwnMode):
         for argument, value in given:
             for tensor in _tensors(value):
                 self._found.uses(tensor, writes=_writes(argument))
-        result = issue(func, tuple(args), kwargs)
+        result = func(*args, **kwargs)
         for tensor in _tensors(result):
             self._found.returns(tensor)
-        return result
-
-    def _whole(self, func: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-        """A higher-order operator may write what it is given; what it makes of other operators is not seen."""
-        for given in pytree.tree_leaves((args, kwargs)):
-            if isinstance(given, torch.Tensor):
-                self._found.uses(given, writes=True)
-        result = issue(func, args, kwargs)
-        for made in pytree.tree_leaves(result):
-            if isinstance(made, torch.Tensor):
-                self._found.returns(made)
         return result
 
 

@@ -6,23 +6,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ....model.call import Args, Kwargs
-from ....tracing import OwnMode, issue
 from ..operators import Function, draws
 from ..protocol import CaptureFailed
 
 __all__ = ["CaptureWatch"]
 
 
-class CaptureWatch(OwnMode):
+class CaptureWatch(TorchDispatchMode):
     """Active while a body is captured. `drew`: the graph moves the generator of `device`.
 
     `body_nodes` counts the nodes of bodies, `loops` the bodies that run again and again. `lost_body`: a body's capture
     was invalidated, and the driver has freed a graph that the one around it refers to. Refusals count also where the
     person's code swallows them: `settle`.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -36,6 +38,11 @@ class CaptureWatch(OwnMode):
         self._broken = False
         self._loops: list[_Loop] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else the first operator under the mode imports all of torch._dynamo, about a second.
+        return False
+
     def __torch_dispatch__(
         self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None
     ) -> object:
@@ -45,11 +52,11 @@ class CaptureWatch(OwnMode):
             if self.depth:
                 raise self.refuse(CaptureFailed("GR405", f"{func} draws random numbers in a conditional body"))
         if not self._loops:
-            return issue(func, args, kwargs)
+            return func(*args, **kwargs)
         given = _storages((args, kwargs))
         for loop in self._loops:
             loop.reads(given)
-        result = issue(func, args, kwargs)
+        result = func(*args, **kwargs)
         made = _storages(result)
         for loop in self._loops:
             loop.makes(made)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....model import OpRecord, Position
 from ....model.call import Args, Kwargs
@@ -18,14 +19,12 @@ from ....tracing import (
     ANNOTATIONS,
     HOST_READS,
     Operator,
-    OwnMode,
     PositionFinder,
     RecordedCall,
     Recorder,
     UnseenMode,
     contents_of,
     hides_memory,
-    issue,
 )
 from ...backends.protocol import Branches
 
@@ -45,7 +44,7 @@ class Diverged(Exception):
         self.found = found
 
 
-class Lockstep(OwnMode):
+class Lockstep(TorchDispatchMode):
     """Checks every dispatched operator against the reference; `hidden` replaces arrivals that vary between calls.
 
     `redirected` gives for some operators, by ordinal, their `out=` form and the tensor that receives the result.
@@ -73,6 +72,11 @@ class Lockstep(OwnMode):
         self.hides_memory = False
         """Some of them took or made what the trace, from which the lanes are, does not show."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """See `Tracer`."""
+        return False
+
     def finish(self) -> RecordedCall:
         """The capture's own trace. Raises `Diverged` if the capture stopped short."""
         ops = self._reference.trace.ops
@@ -84,10 +88,8 @@ class Lockstep(OwnMode):
         self, func: Operator, types: object, args: Args = (), kwargs: Kwargs | None = None
     ) -> object:
         kwargs = kwargs or {}
-        if not isinstance(func, torch._ops.OpOverload):
-            raise Diverged(None, None)  # none that was traced is captured
         if self._suspended or func.namespace == ANNOTATIONS:
-            return issue(func, args, kwargs)
+            return func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             return self._step(func, args, kwargs)
 
@@ -124,9 +126,7 @@ class Lockstep(OwnMode):
             return self._reference.values[expected.ordinal]
         if expected.kind != "transfer-in":
             redirected = self._redirected.get(expected.ordinal)
-            if redirected is None:
-                return issue(func, args, kwargs)
-            return issue(redirected[0], args, {**kwargs, "out": redirected[1]})
+            return redirected[0](*args, **kwargs, out=redirected[1]) if redirected else func(*args, **kwargs)
         hidden = self._hidden.get(expected.ordinal)
         arrived = hidden if hidden is not None else self._reference.arrivals[expected.ordinal]
         return args[0].copy_(arrived) if func is aten.copy_.default else arrived.clone()

@@ -13,11 +13,11 @@ from typing import Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ....errors import UsageError
 from ....model.call import Args, Kwargs
-from ....tracing import OwnMode, issue
 from ....tracing.operators import facts_of, tensors_in
 from ...backends.operators import Function, Operator, base_name, decompose, is_composite
 from .active import refuse
@@ -139,8 +139,10 @@ class Observer(Protocol):
     def made(self, func: Operator, result: object) -> None: ...
 
 
-class WriteMode(OwnMode):
+class WriteMode(TorchDispatchMode):
     """Watches writes. `strict`: nothing may fail or depend on the host in a block, because a capture is under way."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, *, strict: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -148,6 +150,11 @@ class WriteMode(OwnMode):
         self._blocks: list[_Block] = []
         self.ties = Ties()
         self._observers: list[Observer] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else the first operator under the mode imports all of torch._dynamo, about a second.
+        return False
 
     @contextmanager
     def block(self, pred: torch.Tensor) -> Iterator[None]:
@@ -206,11 +213,11 @@ class WriteMode(OwnMode):
         if not self._blocks:
             if self.ties:
                 self._refuse_tied(func, args, kwargs)
-            return issue(func, args, kwargs)
+            return func(*args, **kwargs)
         if not isinstance(func, torch._ops.OpOverload):
             if self._strict:
                 raise refuse(f"{func} in a body that may not run")
-            return issue(func, args, kwargs)
+            return func(*args, **kwargs)
         if is_composite(func, args, kwargs):
             return decompose(self, func, args, kwargs)
         if self._strict:
@@ -218,7 +225,7 @@ class WriteMode(OwnMode):
         args, kwargs = harmless(func, args, kwargs, self._blocks[-1].mask)
         self._refuse_tied(func, args, kwargs)
         self._keep(func, args, kwargs)
-        result = issue(func, args, kwargs)
+        result = func(*args, **kwargs)
         self._note_made(func, args, kwargs, result)
         return result
 
