@@ -1,5 +1,6 @@
 """Operator traces with code positions."""
 
+from .blocks import OwnMode, blocks
 from .busy import busy, grape_works, is_profiled, is_watched, person_runs
 from .escapes import COMPILED, SPARSE, EscapeWatch, below_dispatch
 from .groups import (
@@ -13,6 +14,7 @@ from .groups import (
     started_as_rank,
 )
 from .imports import when_imported
+from .issuing import as_written, issue
 from .operators import HOST_READS, Operator, hides_memory, tensors_in
 from .positions import PositionFinder, is_between, is_grape_code, is_own_code
 from .recorder import LIMIT, RecordedCall, Recorder, contents_of
@@ -31,12 +33,15 @@ __all__ = [
     "EscapeWatch",
     "Group",
     "Operator",
+    "OwnMode",
     "PositionFinder",
     "RecordedCall",
     "Recorder",
     "Tracer",
     "UnseenMode",
+    "as_written",
     "below_dispatch",
+    "blocks",
     "busy",
     "contents_of",
     "forget_group",
@@ -48,6 +53,7 @@ __all__ = [
     "is_own_code",
     "is_profiled",
     "is_watched",
+    "issue",
     "person_runs",
     "process_group",
     "record",

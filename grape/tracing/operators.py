@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -100,24 +100,6 @@ def facts_of(function: Operator) -> Facts:
 def _seeds_among(function: Operator, named: Sequence[torch._C.Argument]) -> tuple[int, ...]:
     """Operators of others may use the names for anything."""
     return tuple(i for i, one in enumerate(named) if one.name in _SEEDS) if function.namespace == "aten" else ()
-
-
-def issue(function: Operator, args: Args, kwargs: Kwargs) -> object:
-    """Run an operator that a dispatch mode was given, so that version counters move as they do without the mode.
-
-    Operators on lists are made of others on the CPU, which count what they write where they are dispatched; below a
-    mode torch leaves that out.
-    """
-    if not _on_lists(function):
-        return function(*args, **kwargs)
-    counting: Any = torch._C._SetExcludeDispatchKeyGuard
-    with counting(torch._C.DispatchKey.ADInplaceOrView, False):
-        return function(*args, **kwargs)
-
-
-def _on_lists(function: Operator) -> bool:
-    name: str = getattr(function, "_name", "")
-    return name.startswith("aten::_foreach_") and function._schema.is_mutable
 
 
 def tensors_in(value: object) -> Iterable[torch.Tensor]:

@@ -16,7 +16,6 @@ from types import FrameType
 
 import torch
 from torch.utils._python_dispatch import (
-    TorchDispatchMode,
     _get_current_dispatch_mode,
     _get_current_dispatch_mode_stack,
     _pop_mode,
@@ -25,12 +24,14 @@ from torch.utils._python_dispatch import (
 
 from ..model import OpRecord, Position
 from ..model.call import Args, Kwargs
+from .blocks import OwnMode, blocks
 from .busy import Unwatched, grape_works, unwatched
 from .compiling import before_compiled
 from .constructs import construct_of
 from .escapes import SPARSE, EscapeWatch, below_dispatch
 from .groups import process_group
-from .operators import Operator, issue
+from .issuing import issue
+from .operators import Operator
 from .positions import PositionFinder
 from .recorder import LIMIT, Before, RecordedCall, Recorder
 from .warned import warnings_of_the_caller
@@ -47,7 +48,7 @@ _PASSED_NS = 4_000
 _WAITS = frozenset({"host-read", "transfer-out"})
 
 
-class Tracer(TorchDispatchMode):
+class Tracer(OwnMode):
     """Hands operators to `recorder` while it has one. `on_wait` is called after an operator for which the host waited
     or whose shape depends on data.
 
@@ -82,11 +83,6 @@ class Tracer(TorchDispatchMode):
         self._before_compiled: Callable[[], None] | None = None
 
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Do not have torch wrap the handler for the compiler: that would import it, which takes a second."""
-        return False
-
-    @classmethod
     def ignore_compile_internals(cls) -> bool:
         """The compiler does its work as if the tracer were not there; what it compiled is seen when it runs."""
         return True
@@ -102,6 +98,7 @@ class Tracer(TorchDispatchMode):
         """Join the mode stack, muted."""
         if not self.on_stack:
             self.on_stack = True
+            blocks.watch()
             _push_mode(self)
             self.mute()
 
@@ -111,6 +108,7 @@ class Tracer(TorchDispatchMode):
         if self.on_stack and _get_current_dispatch_mode() is self:
             _pop_mode()
             self.on_stack = False
+            blocks.unwatch()
 
     def mute(self) -> None:
         """Stop recording. Operators no longer reach the tracer."""

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ...model.call import Args, Kwargs
+from ...tracing import as_written
 
 __all__ = [
     "ALLOCATIONS",
@@ -89,9 +90,8 @@ def decompose(mode: TorchDispatchMode, func: Operator, args: Args, kwargs: Kwarg
     Views must be tracked inside as they are outside of a mode: `matmul` looks at `requires_grad` of a weight's
     transpose when it chooses between `mm` and `bmm`.
     """
-    keys = torch._C.DispatchKey
-    with torch._C._SetExcludeDispatchKeyGuard(keys.ADInplaceOrView, False), mode:
-        return func._op_dk(keys.CompositeImplicitAutograd, *args, **kwargs)
+    with as_written(func), mode:
+        return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 def copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...tracing import OwnMode, issue
 
 __all__ = ["Touched", "Versions", "conflict"]
 
@@ -64,15 +65,10 @@ class Touched:
             memory[key] = StorageWeakRef(tensor.untyped_storage())
 
 
-class _Looking(TorchDispatchMode):
+class _Looking(OwnMode):
     def __init__(self, found: Touched) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._found = found
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Else the first operator under the mode imports all of torch._dynamo, about a second.
-        return False
 
     def __torch_dispatch__(
         self,
@@ -91,7 +87,7 @@ class _Looking(TorchDispatchMode):
         for argument, value in given:
             for tensor in _tensors(value):
                 self._found.uses(tensor, writes=_writes(argument))
-        result = func(*args, **kwargs)
+        result = issue(func, tuple(args), kwargs)
         for tensor in _tensors(result):
             self._found.returns(tensor)
         return result

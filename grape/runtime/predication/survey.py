@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...model.call import Args, Kwargs
-from ...tracing import PositionFinder, RecordedCall, Recorder
+from ...tracing import OwnMode, PositionFinder, RecordedCall, Recorder, issue
 from ..backends.operators import Function
 from ..backends.protocol import Backend, CaptureFailed
 from .costs.calibration import node_costs
@@ -35,17 +34,12 @@ class Surveyed:
     choices: Mapping[Key, Choice]
 
 
-class _Recording(TorchDispatchMode):
+class _Recording(OwnMode):
     def __init__(self, recorder: Recorder, positions: PositionFinder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self._positions = positions
         self._paused = False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """See `Tracer`."""
-        return False
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -60,10 +54,10 @@ class _Recording(TorchDispatchMode):
     ) -> object:
         kwargs = kwargs or {}
         if self._paused or not isinstance(func, torch._ops.OpOverload):
-            return func(*args, **kwargs)
+            return issue(func, args, kwargs)
         with torch._C.DisableTorchFunction():
             before = self._recorder.before(func, args, kwargs)
-            result = func(*args, **kwargs)
+            result = issue(func, args, kwargs)
             at = [self._positions.at(frame) if frame else None for frame in self._positions.find(1)]
             self._recorder.after(before, func, args, kwargs, result, (at[0], at[1]), 0)
             return result

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ....model.call import Args, Kwargs
+from ....tracing import OwnMode, issue
 from ..operators import Function, draws
 from ..protocol import CaptureFailed
 
 __all__ = ["CaptureWatch"]
 
 
-class CaptureWatch(TorchDispatchMode):
+class CaptureWatch(OwnMode):
     """Active while a body is captured. `drew`: the graph moves the generator of `device`.
 
     `body_nodes` counts the nodes of bodies, `loops` the bodies that run again and again. `lost_body`: a body's capture
@@ -38,11 +38,6 @@ class CaptureWatch(TorchDispatchMode):
         self._broken = False
         self._loops: list[_Loop] = []
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Else the first operator under the mode imports all of torch._dynamo, about a second.
-        return False
-
     def __torch_dispatch__(
         self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None
     ) -> object:
@@ -52,11 +47,11 @@ class CaptureWatch(TorchDispatchMode):
             if self.depth:
                 raise self.refuse(CaptureFailed("GR405", f"{func} draws random numbers in a conditional body"))
         if not self._loops:
-            return func(*args, **kwargs)
+            return issue(func, args, kwargs)
         given = _storages((args, kwargs))
         for loop in self._loops:
             loop.reads(given)
-        result = func(*args, **kwargs)
+        result = issue(func, args, kwargs)
         made = _storages(result)
         for loop in self._loops:
             loop.makes(made)

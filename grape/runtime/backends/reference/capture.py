@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from ....model.call import Args, Kwargs
 from ....model.overlap import OverlapPlan
+from ....tracing import OwnMode
 from ..operators import ALLOCATIONS, Operator, base_name, decompose, draws, is_composite
 from ..protocol import CaptureFailed
 from .branches import ReferenceBranches
@@ -27,7 +27,7 @@ _aten = torch.ops.aten
 _MASKED_WRITE = {_aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
 
 
-class CaptureMode(TorchDispatchMode):
+class CaptureMode(OwnMode):
     """Active while a body is captured. `failure` is the first refusal, also where the body swallowed it."""
 
     supports_higher_order_operators = True
@@ -42,11 +42,6 @@ class CaptureMode(TorchDispatchMode):
         self._depth = 0
         self._used_in_bodies: list[object] = []
         self.failure: CaptureFailed | None = None
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Else the first operator under the mode imports all of torch._dynamo, about a second.
-        return False
 
     def __torch_dispatch__(self, func: object, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
         try:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....model import OpRecord, Position
 from ....model.call import Args, Kwargs
@@ -19,12 +18,14 @@ from ....tracing import (
     ANNOTATIONS,
     HOST_READS,
     Operator,
+    OwnMode,
     PositionFinder,
     RecordedCall,
     Recorder,
     UnseenMode,
     contents_of,
     hides_memory,
+    issue,
 )
 from ...backends.protocol import Branches
 
@@ -44,7 +45,7 @@ class Diverged(Exception):
         self.found = found
 
 
-class Lockstep(TorchDispatchMode):
+class Lockstep(OwnMode):
     """Checks every dispatched operator against the reference; `hidden` replaces arrivals that vary between calls.
 
     `redirected` gives for some operators, by ordinal, their `out=` form and the tensor that receives the result.
@@ -72,11 +73,6 @@ class Lockstep(TorchDispatchMode):
         self.hides_memory = False
         """Some of them took or made what the trace, from which the lanes are, does not show."""
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """See `Tracer`."""
-        return False
-
     def finish(self) -> RecordedCall:
         """The capture's own trace. Raises `Diverged` if the capture stopped short."""
         ops = self._reference.trace.ops
@@ -89,7 +85,7 @@ class Lockstep(TorchDispatchMode):
     ) -> object:
         kwargs = kwargs or {}
         if self._suspended or func.namespace == ANNOTATIONS:
-            return func(*args, **kwargs)
+            return issue(func, args, kwargs)
         with torch._C.DisableTorchFunction():
             return self._step(func, args, kwargs)
 
@@ -126,7 +122,9 @@ class Lockstep(TorchDispatchMode):
             return self._reference.values[expected.ordinal]
         if expected.kind != "transfer-in":
             redirected = self._redirected.get(expected.ordinal)
-            return redirected[0](*args, **kwargs, out=redirected[1]) if redirected else func(*args, **kwargs)
+            if redirected is None:
+                return issue(func, args, kwargs)
+            return issue(redirected[0], args, {**kwargs, "out": redirected[1]})
         hidden = self._hidden.get(expected.ordinal)
         arrived = hidden if hidden is not None else self._reference.arrivals[expected.ordinal]
         return args[0].copy_(arrived) if func is aten.copy_.default else arrived.clone()

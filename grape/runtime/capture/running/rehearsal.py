@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....model import Later, Reason, Refused, RetryLater
 from ....model.call import Args, Kwargs
-from ....tracing import Recorder
+from ....tracing import OwnMode, Recorder, issue
 from ...backends.autocast_cache import autocast_cache_off
 from ...backends.protocol import Graph, Pool
 from ...buffers.placeholders import distinct
@@ -200,16 +199,11 @@ class _NoGraph:
     def release(self) -> None: ...
 
 
-class _Recording(TorchDispatchMode):
+class _Recording(OwnMode):
     def __init__(self, recorder: Recorder, request: Request) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self._positions = request.tracer.positions
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """See `Tracer`."""
-        return False
 
     def __torch_dispatch__(
         self, func: OpOverload[..., object], types: object, args: Args = (), kwargs: Kwargs | None = None
@@ -217,7 +211,7 @@ class _Recording(TorchDispatchMode):
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunction():
             before = self._recorder.before(func, args, kwargs)
-            result = func(*args, **kwargs)
+            result = issue(func, args, kwargs)
             self._recorder.after(before, func, args, kwargs, result, (None, None), 0)
         return result
 

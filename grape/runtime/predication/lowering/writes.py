@@ -13,11 +13,11 @@ from typing import Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ....errors import UsageError
 from ....model.call import Args, Kwargs
+from ....tracing import OwnMode, issue
 from ....tracing.operators import facts_of, tensors_in
 from ...backends.operators import Function, Operator, base_name, decompose, is_composite
 from .active import refuse
@@ -139,7 +139,7 @@ class Observer(Protocol):
     def made(self, func: Operator, result: object) -> None: ...
 
 
-class WriteMode(TorchDispatchMode):
+class WriteMode(OwnMode):
     """Watches writes. `strict`: nothing may fail or depend on the host in a block, because a capture is under way."""
 
     supports_higher_order_operators = True
@@ -150,11 +150,6 @@ class WriteMode(TorchDispatchMode):
         self._blocks: list[_Block] = []
         self.ties = Ties()
         self._observers: list[Observer] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Else the first operator under the mode imports all of torch._dynamo, about a second.
-        return False
 
     @contextmanager
     def block(self, pred: torch.Tensor) -> Iterator[None]:
@@ -213,11 +208,11 @@ class WriteMode(TorchDispatchMode):
         if not self._blocks:
             if self.ties:
                 self._refuse_tied(func, args, kwargs)
-            return func(*args, **kwargs)
+            return issue(func, args, kwargs)
         if not isinstance(func, torch._ops.OpOverload):
             if self._strict:
                 raise refuse(f"{func} in a body that may not run")
-            return func(*args, **kwargs)
+            return issue(func, args, kwargs)
         if is_composite(func, args, kwargs):
             return decompose(self, func, args, kwargs)
         if self._strict:
@@ -225,7 +220,7 @@ class WriteMode(TorchDispatchMode):
         args, kwargs = harmless(func, args, kwargs, self._blocks[-1].mask)
         self._refuse_tied(func, args, kwargs)
         self._keep(func, args, kwargs)
-        result = func(*args, **kwargs)
+        result = issue(func, args, kwargs)
         self._note_made(func, args, kwargs, result)
         return result
 

@@ -1,0 +1,136 @@
+"""Blocks that the person's code is in, as far as they bear on Grape's dispatch modes.
+
+Some save all dispatch keys and put them back at their end (`inference_mode`, whatever its argument; what calls a
+function that `torch.compile` was given): a mode that was popped between leaves its key behind, and no operator runs any
+more (A10). In others a mode of the person's lies above Grape's, whose handler issues what Grape's see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["OwnMode", "blocks", "drop_keys"]
+
+_GUARDS: list[Any] = [
+    getattr(torch._C, name)
+    for name in ("_InferenceMode", "_ForceDispatchKeyGuard", "_RestorePythonTLSSnapshot")
+    if hasattr(torch._C, name)
+]
+_KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
+_is_included: Callable[[torch._C.DispatchKey], bool] = torch._C._dispatch_tls_is_dispatch_key_included
+
+
+def drop_keys() -> None:
+    """Have no operator look for a mode where there is none."""
+    if not torch._C._len_torch_dispatch_stack() and _is_included(torch._C.DispatchKey.Python):
+        for key in _KEYS:
+            torch._C._dispatch_tls_set_dispatch_key_included(key, False)
+
+
+class Blocks:
+    """Those that were entered since somebody watches, and are not over yet."""
+
+    def __init__(self) -> None:
+        self._watching = 0
+        self._patched: list[tuple[Any, str, object]] = []
+        self._guards: dict[int, int] = {}
+        self._modes: list[tuple[object, int]] = []
+        """With each, the thread that entered it."""
+
+    @property
+    def saves_keys(self) -> bool:
+        """True where this thread is in a block that puts the dispatch keys back at its end."""
+        return get_ident() in self._guards.values()
+
+    @property
+    def in_mode(self) -> bool:
+        """True where this thread is in a dispatch mode of the person's, entered above one of Grape's."""
+        return bool(self._modes) and any(thread == get_ident() for _, thread in self._modes)
+
+    def watch(self) -> None:
+        """See blocks begin and end, until `unwatch` is called as often."""
+        self._watching += 1
+        if self._patched:
+            return
+        for guard in _GUARDS:
+            self._patch(guard, self._enters_guard, self._leaves_guard)
+        self._patch(TorchDispatchMode, self._enters_mode, self._leaves_mode)
+
+    def unwatch(self) -> None:
+        self._watching -= 1
+        self._rest()
+
+    def _rest(self) -> None:
+        """What a block saved it puts back when it ends, so that none is left unseen."""
+        if self._watching or self._guards or self._modes:
+            return
+        while self._patched:
+            setattr(*self._patched.pop())
+
+    def _patch(self, kind: Any, enters: Callable[[Any], None], leaves: Callable[[Any], None]) -> None:
+        begin, end = kind.__enter__, kind.__exit__
+
+        def __enter__(one: Any) -> object:
+            result = begin(one)
+            enters(one)
+            return result
+
+        def __exit__(one: Any, *error: Any) -> object:
+            try:
+                return end(one, *error)
+            finally:
+                leaves(one)
+
+        for name, original, function in (("__enter__", begin, __enter__), ("__exit__", end, __exit__)):
+            self._patched.append((kind, name, original))
+            setattr(kind, name, function)
+
+    def _enters_guard(self, guard: object) -> None:
+        self._guards[id(guard)] = get_ident()
+
+    def _leaves_guard(self, guard: object) -> None:
+        self._guards.pop(id(guard), None)
+        drop_keys()
+        self._rest()
+
+    def _enters_mode(self, mode: object) -> None:
+        if not isinstance(mode, OwnMode):
+            self._modes.append((mode, get_ident()))
+
+    def _leaves_mode(self, mode: object) -> None:
+        for at in range(len(self._modes) - 1, -1, -1):
+            if self._modes[at][0] is mode:
+                del self._modes[at]
+                self._rest()
+                return
+
+
+blocks = Blocks()
+
+
+class OwnMode(TorchDispatchMode):
+    """A dispatch mode of Grape's."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Do not have torch wrap the handler for the compiler: that would import it, which takes a second."""
+        return False
+
+    def __enter__(self) -> Any:
+        blocks.watch()
+        try:
+            return super().__enter__()  # type: ignore[no-untyped-call]
+        except BaseException:
+            blocks.unwatch()
+            raise
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
+        finally:
+            blocks.unwatch()

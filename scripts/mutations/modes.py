@@ -1,0 +1,27 @@
+"""What Grape's dispatch modes leave as plain code has it: the keys below them, and those of the person's blocks."""
+
+from __future__ import annotations
+
+from .rows import rows_of
+
+__all__ = ["ROWS"]
+
+ISSUING = ("tests/unit/test_issuing.py",)
+
+ROWS = (
+    *rows_of(
+        "grape.tracing.issuing",
+        ISSUING,
+        ("composite operators made as torch makes them", "if torch.is_inference_mode_enabled():", "if False:"),
+        ("views of composite operators tracked twice", "            if way.counts:\n", "            if False:\n"),
+        ("conjugate views read as if they were none", "[*_BITS, *(", "[*("),
+        ("operators in kernels not cast", "(key for key in casts if key not in passed)", "()"),
+        ("operators cast that autocast has cast", "if name not in _CAST_BY_OTHERS[device] and not", "if not"),
+        ("a handler of the person's runs with other keys", "if way is None or blocks.in_mode:", "if way is None:"),
+    ),
+    *rows_of(
+        "grape.tracing.issuing",
+        ("tests/unit/test_version_counters.py",),
+        ("writes of lists not counted", "        if way.lists:\n", "        if False:\n"),
+    ),
+)
