@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import (
 
 from ..model import OpRecord, Position
 from ..model.call import Args, Kwargs
-from .blocks import OwnMode, blocks
+from .blocks import OwnMode, blocks, drop_keys
 from .busy import Unwatched, grape_works, unwatched
 from .compiling import before_compiled
 from .constructs import construct_of
@@ -52,10 +52,10 @@ class Tracer(OwnMode):
     """Hands operators to `recorder` while it has one. `on_wait` is called after an operator for which the host waited
     or whose shape depends on data.
 
-    A mode that is popped inside ``with torch.inference_mode():`` but was pushed outside leaves the dispatcher broken at
-    the end of the block, because such blocks save and restore the dispatch keys. So the tracer is pushed and popped
-    only around whole statements (`enter`, `leave`) or within one frame (`record`); in between it is *muted*: its
-    dispatch key is cleared, and operators do not reach it.
+    A mode that is popped inside ``with torch.inference_mode(False):`` but was pushed outside leaves the dispatcher
+    broken at the end of the block, because such blocks save and restore the dispatch keys (`blocks`). So the tracer is
+    pushed and popped only around whole statements (`enter`, `leave`) or within one frame (`record`); in between it is
+    *muted*: its dispatch key is cleared, and operators do not reach it.
     """
 
     def __init__(self, positions: PositionFinder) -> None:
@@ -109,6 +109,7 @@ class Tracer(OwnMode):
             _pop_mode()
             self.on_stack = False
             blocks.unwatch()
+        drop_keys()
 
     def mute(self) -> None:
         """Stop recording. Operators no longer reach the tracer."""
@@ -127,15 +128,14 @@ class Tracer(OwnMode):
         if not self.on_stack:
             return False
         self.mute()
-        if torch.is_inference_mode_enabled() or torch._C._current_graph_task_id() != -1:
+        if _keys_come_back():
             return False
         self.leave()
         return not self.on_stack
 
     def rejoin(self) -> None:
         """Join the mode stack between two statements, where no block of the person's would leave it wrong."""
-        inside = torch.is_inference_mode_enabled() or torch._C._current_graph_task_id() != -1
-        if not self.on_stack and not inside and not torch._C._len_torch_dispatch_stack():
+        if not self.on_stack and not _keys_come_back() and not torch._C._len_torch_dispatch_stack():
             self.enter()
 
     def watch(self) -> None:
@@ -267,6 +267,11 @@ class Tracer(OwnMode):
             recorder.add_read(record, result, construct_of(inner) if inner else None, at[0] or at[1])
         if self.on_wait is not None and (record.kind in _WAITS or record.kind == "dynamic"):
             self.on_wait(recorder, record)
+
+
+def _keys_come_back() -> bool:
+    """True in a block, or in a backward pass, that puts the dispatch keys back at its end."""
+    return torch.is_inference_mode_enabled() or blocks.saves_keys or torch._C._current_graph_task_id() != -1
 
 
 def _include(included: bool) -> None:

@@ -24,4 +24,19 @@ ROWS = (
         ("tests/unit/test_version_counters.py",),
         ("writes of lists not counted", "        if way.lists:\n", "        if False:\n"),
     ),
+    *rows_of(
+        "grape.tracing.tracer",
+        ("tests/unit/test_blocks.py",),
+        ("popped in blocks that put keys back", "or blocks.saves_keys or", "or"),
+    ),
+    *rows_of(
+        "grape.tracing.blocks",
+        ("tests/unit/test_blocks.py",),
+        ("a key left behind by a block", "        drop_keys()\n", ""),
+        (
+            "a block that outlives the cell unseen",
+            "if self._watching or self._guards or self._modes:",
+            "if self._watching:",
+        ),
+    ),
 )

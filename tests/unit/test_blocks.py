@@ -1,0 +1,106 @@
+"""Blocks that put the dispatch keys back at their end: a mode that was popped inside leaves none behind (A10)."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # it wraps functions of torch for good
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from grape.tracing import PositionFinder, Recorder, Tracer, blocks
+
+KEY = torch._C.DispatchKey.Python
+
+
+def keys_as_they_are() -> Any:
+    keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    return torch._C._ForceDispatchKeyGuard(*keys)
+
+
+BLOCKS: dict[str, Callable[[], Any]] = {
+    "inference": lambda: torch.inference_mode(),
+    "no inference": lambda: torch.inference_mode(False),
+    "the guard itself": lambda: torch._C._InferenceMode(False),
+    "as torch.compile calls": keys_as_they_are,
+}
+
+
+@pytest.fixture
+def tracer() -> Iterator[Tracer]:
+    made = Tracer(PositionFinder())
+    made.enter()
+    made.listen(Recorder(torch.device("cpu")))
+    yield made
+    made.leave()
+    assert not made.on_stack and not torch._C._dispatch_tls_is_dispatch_key_included(KEY)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_tracer_is_muted_inside_of_them_and_retires_behind_them(tracer: Tracer, block: str) -> None:
+    with BLOCKS[block]():
+        assert not tracer.retire() and tracer.on_stack and tracer.recorder is None
+        torch.randn(2)
+    torch.randn(2)
+    assert tracer.retire()
+    torch.randn(2)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_mode_that_was_popped_inside_leaves_torch_whole(tracer: Tracer, block: str) -> None:
+    with BLOCKS[block]():
+        tracer.leave()
+    torch.randn(2)
+
+
+def test_one_that_ends_after_the_cell(tracer: Tracer) -> None:
+    def suspended() -> Iterator[None]:
+        with torch.inference_mode(False):
+            yield
+
+    held = suspended()
+    next(held)
+    tracer.leave()
+    del held
+    gc.collect()
+    torch.randn(2)
+
+
+def test_blocks_of_other_threads_are_theirs(tracer: Tracer) -> None:
+    seen = []
+
+    def other() -> None:
+        with torch.inference_mode(False):
+            seen.append(blocks.saves_keys)
+
+    with torch.inference_mode(False):
+        thread = Thread(target=other)
+        thread.start()
+        thread.join()
+        assert seen == [True] and blocks.saves_keys
+    assert not blocks.saves_keys
+
+
+class Persons(TorchDispatchMode):
+    """Has a block of its own."""
+
+
+def test_modes_of_the_person_are_known_while_they_are_there(tracer: Tracer) -> None:
+    mode = Persons()
+    assert not blocks.in_mode
+    with mode, mode:
+        assert blocks.in_mode
+    assert not blocks.in_mode
+
+
+def test_nothing_is_patched_while_nobody_watches() -> None:
+    before = TorchDispatchMode.__enter__, torch._C._InferenceMode.__enter__
+    tracer = Tracer(PositionFinder())
+    tracer.enter()
+    assert TorchDispatchMode.__enter__ is not before[0]
+    tracer.leave()
+    assert (TorchDispatchMode.__enter__, torch._C._InferenceMode.__enter__) == before
