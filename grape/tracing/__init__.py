@@ -2,7 +2,7 @@
 
 from .blocks import OwnMode, blocks
 from .busy import busy, grape_works, is_profiled, is_watched, person_runs
-from .escapes import COMPILED, SPARSE, EscapeWatch, below_dispatch
+from .escapes import COMPILED, HIGHER_ORDER, SPARSE, EscapeWatch, below_dispatch
 from .groups import (
     BESIDE_GROUP,
     COLLECTIVES,
@@ -27,6 +27,7 @@ __all__ = [
     "BESIDE_GROUP",
     "COLLECTIVES",
     "COMPILED",
+    "HIGHER_ORDER",
     "HOST_READS",
     "LIMIT",
     "SPARSE",

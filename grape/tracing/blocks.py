@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -38,14 +39,14 @@ class Blocks:
     def __init__(self) -> None:
         self._watching = 0
         self._patched: list[tuple[Any, str, object]] = []
-        self._guards: dict[int, int] = {}
+        self._guards: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """With each, the thread that entered it. The compiler lets some go without leaving them."""
         self._modes: list[tuple[object, int]] = []
-        """With each, the thread that entered it."""
 
     @property
     def saves_keys(self) -> bool:
         """True where this thread is in a block that puts the dispatch keys back at its end."""
-        return get_ident() in self._guards.values()
+        return bool(self._guards) and get_ident() in list(self._guards.values())
 
     @property
     def in_mode(self) -> bool:
@@ -91,10 +92,10 @@ class Blocks:
             setattr(kind, name, function)
 
     def _enters_guard(self, guard: object) -> None:
-        self._guards[id(guard)] = get_ident()
+        self._guards[guard] = get_ident()
 
     def _leaves_guard(self, guard: object) -> None:
-        self._guards.pop(id(guard), None)
+        self._guards.pop(guard, None)
         drop_keys()
         self._rest()
 
@@ -114,7 +115,9 @@ blocks = Blocks()
 
 
 class OwnMode(TorchDispatchMode):
-    """A dispatch mode of Grape's."""
+    """A dispatch mode of Grape's. It is given higher-order operators as well: where it was not, they would raise."""
+
+    supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -22,6 +22,9 @@ SPARSE = "a tensor without a storage"
 COMPILED = "code that torch.compile made"
 """Stands among the escapes of a call that runs some: nobody watches the rest of it."""
 
+HIGHER_ORDER = "a higher-order operator"
+"""Stands among the escapes of a call that runs one: what that is made of, no mode sees."""
+
 _ESCAPES = frozenset(
     {
         torch.Tensor.numpy,

@@ -28,12 +28,13 @@ from .blocks import OwnMode, blocks, drop_keys
 from .busy import Unwatched, grape_works, unwatched
 from .compiling import before_compiled
 from .constructs import construct_of
-from .escapes import SPARSE, EscapeWatch, below_dispatch
+from .escapes import HIGHER_ORDER, SPARSE, EscapeWatch, below_dispatch
 from .groups import process_group
 from .issuing import issue
 from .operators import Operator
 from .positions import PositionFinder
 from .recorder import LIMIT, Before, RecordedCall, Recorder
+from .uncompiled import keep_uncompiled
 from .warned import warnings_of_the_caller
 
 ANNOTATIONS = "profiler"
@@ -60,6 +61,7 @@ class Tracer(OwnMode):
 
     def __init__(self, positions: PositionFinder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        keep_uncompiled()
         self.positions = positions
         self.recorder: Recorder | None = None
         self.on_wait: Callable[[Recorder, OpRecord], None] | None = None
@@ -198,6 +200,10 @@ class Tracer(OwnMode):
     ) -> object:
         recorder = self.recorder
         self.own_ns += _PASSED_NS
+        if not isinstance(func, torch._ops.OpOverload):
+            if recorder is not None:
+                recorder.escapes.append((HIGHER_ORDER, None))
+            return issue(func, args, kwargs or {})
         if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS or process_group():
             return issue(func, args, kwargs or {})
         try:

@@ -39,4 +39,18 @@ ROWS = (
             "if self._watching:",
         ),
     ),
+    *rows_of(
+        "grape.runtime.capture.proof.judging",
+        ("tests/unit/test_judging.py", "-k", "higher"),
+        (
+            "higher-order operators captured",
+            "if name in (COMPILED, HIGHER_ORDER):",
+            "if name == HIGHER_ORDER:\n        return None\n    if name == COMPILED:",
+        ),
+    ),
+    *rows_of(
+        "grape.tracing.uncompiled",
+        ("tests/integration/test_blocks_of_cells.py", "-k", "compil"),
+        ("Grape's code compiled", "    if not is_grape_code(code.co_filename):\n", "    if True:\n"),
+    ),
 )

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo  # it wraps functions of torch for good
+import torch._dynamo.mutation_guard
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from grape.magics import load
+
+torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good
 
 SETUP = """\
 import torch
@@ -71,3 +73,71 @@ def is_as_plain(shell: InteractiveShell, cell: str, setup: str = "") -> None:
 @pytest.mark.parametrize("name", INFERENCE)
 def test_torch_works_behind_inference_mode(shell: InteractiveShell, name: str) -> None:
     is_as_plain(shell, INFERENCE[name])
+
+
+HIGHER_ORDER = {
+    "cond": "torch.cond(x.sum() > 3, lambda t: (t.sin(),), lambda t: (t.cos() + 1,), (x,))[0]",
+    "while_loop": "while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x))[1]",
+    "flex_attention": "flex_attention(x.view(1, 2, 16, 8), x.view(1, 2, 16, 8), x.view(1, 2, 16, 8))",
+    "out_dtype": "(out_dtype(torch.ops.aten.mm.default, torch.int32, whole, whole).repeat(4, 1) + x)",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", HIGHER_ORDER)
+def test_higher_order_operators_run_as_written(shell: InteractiveShell, name: str) -> None:
+    setup = f"""\
+from torch._higher_order_ops.out_dtype import out_dtype
+from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.attention.flex_attention import flex_attention
+whole = torch.ones(8, 8, dtype=torch.int8)
+class Model(nn.Module):
+    def forward(self, x):
+        return net({HIGHER_ORDER[name]}.float().view(32, 8)) * 2 + 1
+model = Model()
+model(torch.ones(32, 8))
+"""
+    cell = f"""\
+with torch.no_grad():
+    for i in range(20):
+        x = torch.randn(32, 8)
+        log.append(model(x).sum().item())
+        log.append({HIGHER_ORDER[name]}.sum().item())
+"""
+    is_as_plain(shell, cell, setup)
+
+
+COMPILED = {
+    "with a graph break": """\
+@torch.compile(backend="eager")
+def step(x):
+    y = net(x)
+    if y.sum() > 0:
+        return y * 2
+    return y - 1
+""",
+    "beside modules that it does not compile": """\
+@torch.compiler.disable
+def unseen(x):
+    return net(x)
+@torch.compile(backend="eager")
+def step(x):
+    return unseen(x * 2) + unseen(x)
+""",
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_functions_are_compiled_as_without_grape(shell: InteractiveShell, name: str) -> None:
+    cell = COMPILED[name] + "for i in range(20):\n    log.append(step(torch.randn(4, 8)).sum().item())\n"
+    is_as_plain(shell, cell)
+
+
+def test_the_compiler_passes_by_code_of_grape(shell: InteractiveShell) -> None:
+    load(shell)
+    cell = COMPILED["beside modules that it does not compile"] + "for i in range(20):\n    step(torch.randn(4, 8))\n"
+    torch._dynamo.utils.counters.clear()
+    torch._dynamo.utils.guard_failures.clear()
+    ran(shell, "", f"%%grape --no-widget --engine regions\n{cell}")
+    taken = [code for code in torch._dynamo.convert_frame.input_codes.seen if "/grape/" in code().co_filename]
+    assert taken == []

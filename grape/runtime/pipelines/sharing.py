@@ -14,6 +14,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
+from ...model.call import Args, Kwargs
 from ...tracing import OwnMode, issue
 
 __all__ = ["Touched", "Versions", "conflict"]
@@ -72,12 +73,14 @@ class _Looking(OwnMode):
 
     def __torch_dispatch__(
         self,
-        func: torch._ops.OpOverload,
+        func: Callable[..., object],
         types: Iterable[type],
         args: Sequence[object] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
         kwargs = kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload):
+            return self._whole(func, tuple(args), kwargs)
         arguments = func._schema.arguments
         named = {argument.name: argument for argument in arguments}
         given = [
@@ -90,6 +93,17 @@ class _Looking(OwnMode):
         result = issue(func, tuple(args), kwargs)
         for tensor in _tensors(result):
             self._found.returns(tensor)
+        return result
+
+    def _whole(self, func: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
+        """A higher-order operator may write what it is given; what it makes of other operators is not seen."""
+        for given in pytree.tree_leaves((args, kwargs)):
+            if isinstance(given, torch.Tensor):
+                self._found.uses(given, writes=True)
+        result = issue(func, args, kwargs)
+        for made in pytree.tree_leaves(result):
+            if isinstance(made, torch.Tensor):
+                self._found.returns(made)
         return result
 
 

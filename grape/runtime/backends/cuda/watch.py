@@ -24,8 +24,6 @@ class CaptureWatch(OwnMode):
     person's code swallows them: `settle`.
     """
 
-    supports_higher_order_operators = True
-
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device = device

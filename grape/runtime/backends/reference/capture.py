@@ -30,8 +30,6 @@ _MASKED_WRITE = {_aten.index_put.default, _aten.index_put_.default, _aten._index
 class CaptureMode(OwnMode):
     """Active while a body is captured. `failure` is the first refusal, also where the body swallowed it."""
 
-    supports_higher_order_operators = True
-
     def __init__(self, arena: Arena, lenders: Lenders) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._arena = arena

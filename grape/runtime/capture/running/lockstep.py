@@ -84,6 +84,8 @@ class Lockstep(OwnMode):
         self, func: Operator, types: object, args: Args = (), kwargs: Kwargs | None = None
     ) -> object:
         kwargs = kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload):
+            raise Diverged(None, None)  # none that was traced is captured
         if self._suspended or func.namespace == ANNOTATIONS:
             return issue(func, args, kwargs)
         with torch._C.DisableTorchFunction():

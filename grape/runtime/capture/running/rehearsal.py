@@ -209,6 +209,8 @@ class _Recording(OwnMode):
         self, func: OpOverload[..., object], types: object, args: Args = (), kwargs: Kwargs | None = None
     ) -> object:
         kwargs = kwargs or {}
+        if not isinstance(func, OpOverload):
+            raise unpaired(", and it runs a higher-order operator")
         with torch._C.DisableTorchFunction():
             before = self._recorder.before(func, args, kwargs)
             result = issue(func, args, kwargs)

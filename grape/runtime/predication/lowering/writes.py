@@ -142,8 +142,6 @@ class Observer(Protocol):
 class WriteMode(OwnMode):
     """Watches writes. `strict`: nothing may fail or depend on the host in a block, because a capture is under way."""
 
-    supports_higher_order_operators = True
-
     def __init__(self, *, strict: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._strict = strict
