@@ -1,16 +1,26 @@
-"""Calls of functions that `torch.compile` was given.
+"""Calls of functions that `torch.compile` was given, and how its compiler is kept away from Grape's own code.
 
 What torch compiles is for the function modes that were on the stack then. Beside a mode of Grape's it would compile
 everything once more, for that call only, and after some times no more: from then on the code would run as written, with
 other bits.
+
+While such a function runs, the compiler takes up each frame that begins in its thread, Grape's as well: it would
+compile the tracer, for seconds, or refuse to, as an error of the person's.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
 
 from .imports import when_imported
+from .positions import is_grape_code
+
+__all__ = ["before_compiled", "keep_uncompiled"]
 
 _MODULE = "torch._dynamo.eval_frame"
 _ASKED = "_callback_from_stance"
@@ -43,3 +53,50 @@ def before_compiled(act: Callable[[], None]) -> Callable[[], None]:
             setattr(module, _ASKED, asked)
 
     return undo
+
+
+_ALONE = frozenset({"__torch_dispatch__", "issue"})
+"""Names of functions in which nothing of the person's is to be compiled."""
+_seen: set[str] = set()
+_waiting: list[Callable[[], None]] = []
+_frames: Any = vars(torch._C)["_dynamo"].eval_frame
+
+
+def keep_uncompiled() -> None:
+    """Have the compiler pass by Grape's code from now on, where it is there, or once it is imported."""
+    if not _waiting:
+        _waiting.append(when_imported("torch._dynamo.eval_frame", lambda _: _keep_all()))
+    elif "torch._dynamo.eval_frame" in sys.modules:
+        _keep_all()
+
+
+def _keep_all() -> None:
+    """The code of all modules of Grape's that are there, and of their closures."""
+    for name, module in list(sys.modules.items()):
+        if name not in _seen and name.startswith("grape."):
+            _seen.add(name)
+            for value in list(vars(module).values()):
+                _keep(value)
+
+
+def _keep(value: Any) -> None:
+    if isinstance(value, type) and value.__module__.startswith("grape."):
+        for member in list(vars(value).values()):
+            _keep(member)
+    elif isinstance(value, (classmethod, staticmethod)):
+        _keep(value.__func__)
+    elif isinstance(value, property):
+        _keep(value.fget)
+    elif isinstance(value, FunctionType):
+        _keep_code(value.__code__)
+
+
+def _keep_code(code: CodeType) -> None:
+    if not is_grape_code(code.co_filename):
+        return
+    action = _frames._FrameAction
+    below = action.SKIP if code.co_name in _ALONE else action.DEFAULT  # else the person's code runs in it
+    _frames.set_code_exec_strategy(code, _frames._FrameExecStrategy(action.SKIP, below))
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            _keep_code(part)

@@ -26,7 +26,7 @@ from ..model import OpRecord, Position
 from ..model.call import Args, Kwargs
 from .blocks import OwnMode, blocks, drop_keys
 from .busy import Unwatched, grape_works, unwatched
-from .compiling import before_compiled
+from .compiling import before_compiled, keep_uncompiled
 from .constructs import construct_of
 from .escapes import HIGHER_ORDER, SPARSE, EscapeWatch, below_dispatch
 from .groups import process_group
@@ -34,7 +34,6 @@ from .issuing import issue
 from .operators import Operator
 from .positions import PositionFinder
 from .recorder import LIMIT, Before, RecordedCall, Recorder
-from .uncompiled import keep_uncompiled
 from .warned import warnings_of_the_caller
 
 ANNOTATIONS = "profiler"
@@ -46,6 +45,7 @@ of the tracer's.
 _PASSED_NS = 4_000
 """Nanoseconds that it takes an operator to come by here, through Python, before and after the tracer's own clock runs.
 """
+_of_script: Callable[[], object] = torch._C._get_tracing_state
 _WAITS = frozenset({"host-read", "transfer-out"})
 
 
@@ -205,6 +205,8 @@ class Tracer(OwnMode):
                 recorder.escapes.append((HIGHER_ORDER, None))
             return issue(func, args, kwargs or {})
         if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS or process_group():
+            return issue(func, args, kwargs or {})
+        if _of_script() is not None:  # sizes that are read while TorchScript traces become part of its graph
             return issue(func, args, kwargs or {})
         try:
             with grape_works(), torch._C.DisableTorchFunction():

@@ -49,8 +49,13 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.tracing.uncompiled",
+        "grape.tracing.compiling",
         ("tests/integration/test_blocks_of_cells.py", "-k", "compil"),
         ("Grape's code compiled", "    if not is_grape_code(code.co_filename):\n", "    if True:\n"),
+    ),
+    *rows_of(
+        "grape.runtime.guarding.environment",
+        ("tests/integration/test_blocks_of_cells.py", "-k", "torchscript"),
+        ("torch.jit.trace taken for a call", "        or _traced_by_script() is not None\n", ""),
     ),
 )

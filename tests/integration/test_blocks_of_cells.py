@@ -141,3 +141,21 @@ def test_the_compiler_passes_by_code_of_grape(shell: InteractiveShell) -> None:
     ran(shell, "", f"%%grape --no-widget --engine regions\n{cell}")
     taken = [code for code in torch._dynamo.convert_frame.input_codes.seen if "/grape/" in code().co_filename]
     assert taken == []
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("times", [1, 4])
+def test_torchscript_traces_what_the_plain_cell_has_it_trace(shell: InteractiveShell, times: int) -> None:
+    cell = f"""\
+net.requires_grad_(False)
+def model(x):
+    return net(x) * 2
+with torch.no_grad():
+    for i in range(20):
+        log.append(model(torch.randn(4, 8)).sum().item())
+for i in range({times}):
+    for traced in (torch.jit.trace(net, torch.randn(4, 8)), torch.jit.trace(model, torch.randn(4, 8))):
+        log.append(str(traced.graph).count("aten::"))
+        log.append(traced(torch.ones(4, 8)).sum().item())
+"""
+    is_as_plain(shell, cell)

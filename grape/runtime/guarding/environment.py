@@ -157,13 +157,15 @@ def foreign_function_mode() -> bool:
 
 
 def is_transformed() -> bool:
-    """Inside `torch.func` transforms, compilers and forward-mode AD a tensor is more than its memory."""
+    """In `torch.func` transforms, compilers, traces of TorchScript and forward-mode AD a tensor is more than memory."""
     return (
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch.compiler.is_compiling()
+        or _traced_by_script() is not None
         or forward_ad._current_level >= 0
     )
 
 
+_traced_by_script: Callable[[], object] = torch._C._get_tracing_state
 is_batched: Callable[[torch.Tensor], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
 """True if a tensor stands for many: `torch.autograd.grad(..., is_grads_batched=True)` goes through a backward once."""
