@@ -27,6 +27,30 @@ _dtypes: dict[torch.dtype, str] = {}
 _devices: dict[torch.device, str] = {}
 
 
+_COMPARED = frozenset(
+    {type(None), str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size}
+)
+"""Kinds of arguments that are equal where their values are."""
+
+
+class ByIdentity:
+    """An argument whose `==` may raise, or give no bool (a script object with packed weights): equal to itself only."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByIdentity) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __repr__(self) -> str:
+        return type(self.value).__name__
+
+
 Before = tuple[tuple[object, ...], tuple[tuple[str, object], ...], list[TensorView], int]
 """Of an operator that is about to run: its arguments, frozen, the tensors among them, the number of known storages."""
 
@@ -152,7 +176,7 @@ class Recorder:
             return (kind.__name__, "-0.0")  # which equals 0.0, and gives other bits
         if isinstance(value, (int, float)):
             return (kind.__name__, value)
-        return value
+        return value if kind in _COMPARED or kind.__eq__ is object.__eq__ else ByIdentity(value)
 
     def _place(self, seeds: Sequence[object], device: torch.device) -> None:
         """Have the trace say that they lie on `device`."""

@@ -132,3 +132,22 @@ def test_what_cannot_be_named_runs_as_written(without_gradients: None) -> None:
         tracer.leave()
     assert padded.shape == (2, 3, 8)
     assert [name for name, _ in recorder.escapes] == ["a tensor without a storage"]
+
+
+class Odd:
+    """Compares as scripted objects do that have no `__eq__` of their own."""
+
+    def __eq__(self, other: object) -> bool:
+        raise NotImplementedError("'__eq__' is not implemented")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_an_argument_that_cannot_be_compared_is_itself_only() -> None:
+    one, other = Odd(), Odd()
+    frozen = [Recorder(META)._freeze([value], []) for value in (one, one, other)]
+    assert frozen[0] == frozen[1] and frozen[0] != frozen[2]
+    several = torch.arange(3).numpy()  # gives no bool
+    assert Recorder(META)._freeze(several, []) == Recorder(META)._freeze(several, [])
+    for value in (None, "mean", torch.float16, CPU, torch.strided, torch.preserve_format, 1j):
+        assert Recorder(META)._freeze(value, []) == value
