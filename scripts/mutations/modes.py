@@ -58,4 +58,14 @@ ROWS = (
         ("tests/integration/test_blocks_of_cells.py", "-k", "torchscript"),
         ("torch.jit.trace taken for a call", "        or _traced_by_script() is not None\n", ""),
     ),
+    *rows_of(
+        "grape.tracing.recorder",
+        ("tests/unit/test_recorder.py",),
+        ("arguments compared that cannot be", "else ByIdentity(value)", "else value"),
+    ),
+    *rows_of(
+        "grape.runtime.guarding.input_guard",
+        ("tests/integration/test_blocks_of_cells.py", "-k", "gradient"),
+        ("gradients asked of what is no leaf", "({name}.is_leaf and {name}.grad", "({name}.grad"),
+    ),
 )

@@ -161,3 +161,22 @@ for i in range({times}):
     log.append(str(traced.graph).count("aten::"))
 """
     is_as_plain(shell, cell)
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao")
+def test_a_dynamically_quantized_model(shell: InteractiveShell) -> None:
+    setup = "small = torch.ao.quantization.quantize_dynamic(net.eval(), {nn.Linear}, dtype=torch.qint8)\n"
+    cell = "with torch.no_grad():\n    for i in range(40):\n        log.append(small(torch.randn(2, 8)).sum().item())\n"
+    is_as_plain(shell, cell, setup)
+
+
+def test_no_warning_of_a_gradient_that_nobody_asked_for(shell: InteractiveShell) -> None:
+    cell = """\
+net.requires_grad_(False)
+for i in range(40):
+    log.append(net(torch.randn(2, 8)).sum().item())
+w = torch.ones(2, 8, requires_grad=True)
+for i in range(40):
+    log.append(net(w * 0.5).sum().item())
+"""
+    is_as_plain(shell, cell)

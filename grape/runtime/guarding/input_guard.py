@@ -86,10 +86,9 @@ class _Writer(Writer):
         self.gradient(tensor, name)
 
     def gradient(self, tensor: torch.Tensor, name: str) -> None:
-        """Write the comparison of `.grad`. What requires no gradient is a leaf; of others torch warns who asks."""
+        """Write the comparison of `.grad`. Of what is no leaf torch warns who asks, and the next one may be none."""
         has = tensor.is_leaf and tensor.grad is not None
-        leaf = f"{name}.is_leaf and " if tensor.requires_grad else ""
-        self.need(f"({leaf}{name}.grad is not None) is {has}")
+        self.need(f"({name}.is_leaf and {name}.grad is not None) is {has}")
 
     def static(self, value: object, expression: str) -> None:
         if value is None or isinstance(value, bool):
