@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["OwnMode", "blocks", "drop_keys"]
 
@@ -22,12 +22,6 @@ _GUARDS: list[Any] = [
     for name in ("_InferenceMode", "_ForceDispatchKeyGuard", "_RestorePythonTLSSnapshot")
     if hasattr(torch._C, name)
 ]
-_TRACES = (
-    "_create_function_from_trace",
-    "_create_function_from_trace_with_dict",
-    "_create_graph_by_tracing",
-)
-"""Functions of torch that trace for TorchScript. Of a function they make no graph where there is a dispatch mode."""
 _KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
 _is_included: Callable[[torch._C.DispatchKey], bool] = torch._C._dispatch_tls_is_dispatch_key_included
 
@@ -67,10 +61,6 @@ class Blocks:
         for guard in _GUARDS:
             self._patch(guard, self._enters_guard, self._leaves_guard)
         self._patch(TorchDispatchMode, self._enters_mode, self._leaves_mode)
-        for name in _TRACES:
-            original = getattr(torch._C, name)
-            self._patched.append((torch._C, name, original))
-            setattr(torch._C, name, self._unseen(original))
 
     def unwatch(self) -> None:
         self._watching -= 1
@@ -100,20 +90,6 @@ class Blocks:
         for name, original, function in (("__enter__", begin, __enter__), ("__exit__", end, __exit__)):
             self._patched.append((kind, name, original))
             setattr(kind, name, function)
-
-    def _unseen(self, traces: Callable[..., object]) -> Callable[..., object]:
-        def traced(*args: object, **kwargs: object) -> object:
-            alone = torch._C._len_torch_dispatch_stack() == 1 and isinstance(_get_current_dispatch_mode(), OwnMode)
-            hides = alone and _is_included(torch._C.DispatchKey.Python)
-            for key in _KEYS if hides else ():
-                torch._C._dispatch_tls_set_dispatch_key_included(key, False)
-            try:
-                return traces(*args, **kwargs)
-            finally:
-                for key in _KEYS if hides and torch._C._len_torch_dispatch_stack() else ():
-                    torch._C._dispatch_tls_set_dispatch_key_included(key, True)
-
-        return traced
 
     def _enters_guard(self, guard: object) -> None:
         self._guards[guard] = get_ident()

@@ -28,6 +28,8 @@ _CASTS = {"CPU": _Key.AutocastCPU, "CUDA": _Key.AutocastCUDA}
 _OF_DISTANCE = {"aten::_cdist_forward", "aten::_euclidean_dist"}
 _CAST_BY_OTHERS = {"CPU": _OF_DISTANCE, "CUDA": {*_OF_DISTANCE, "aten::_trilinear"}}
 """Operators whose kernels issue ones that autocast changes, but that come from one which autocast knows (`cdist`)."""
+_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+"""A tensor that stands for a number of Python's comes to a mode as that number: TorchScript prints those of a graph."""
 _MODES = (_Key.Python, _Key.PythonTLSSnapshot)
 _exclude: Any = torch._C._dispatch_tls_set_dispatch_key_excluded
 _excluded: Any = torch._C._dispatch_tls_local_exclude_set
@@ -43,13 +45,15 @@ class _Way:
     """How plain code comes to the kernel of `function`.
 
     `counts`: through the kernel that counts versions and tracks views. `casts`: the keys of autocast that do not know
-    the operator. `lists`: it writes lists of tensors, which the operators that it is made of count.
+    the operator. `lists`: it writes lists of tensors, which the operators that it is made of count. `takes`:
+    positions of arguments that have to be tensors.
     """
 
     function: _Function
     counts: bool
     casts: frozenset[Any]
     lists: bool
+    takes: tuple[int, ...]
 
 
 _ways: dict[int, _Way] = {}
@@ -73,8 +77,22 @@ def _way_of(function: _Function) -> _Way | None:
                 if name not in _CAST_BY_OTHERS[device] and not _has_kernel(name, f"Autocast{device}")
             ),
             name.startswith("aten::_foreach_") and function._schema.is_mutable,
+            tuple(
+                i
+                for i, one in enumerate(function._schema.arguments)
+                if str(one.type) == "Tensor" and not _takes_numbers(name)
+            ),
         )
     return way
+
+
+_ARITHMETIC = {"add", "sub", "subtract", "mul", "multiply", "div", "divide", "true_divide", "floor_divide"}
+
+
+def _takes_numbers(name: str) -> bool:
+    """True of operators that torch lets Python call with a number in the place of a tensor."""
+    base = name.removeprefix("aten::").split(".")[0].removesuffix("_")
+    return base in _ARITHMETIC or base in ("to", "_to_copy", "copy")
 
 
 def issue(function: _Function, args: Args, kwargs: Kwargs) -> object:
@@ -85,6 +103,10 @@ def issue(function: _Function, args: Args, kwargs: Kwargs) -> object:
     way = _way_of(function)
     if way is None or blocks.in_mode:
         return function(*args, **kwargs)
+    for i in way.takes:
+        if i < len(args) and type(args[i]) in _NUMBERS:
+            number = torch.scalar_tensor(args[i], dtype=_NUMBERS[type(args[i])], device="cpu")
+            args = (*args[:i], number, *args[i + 1 :])
     with as_written(function):
         return function(*args, **kwargs)
 

@@ -17,6 +17,7 @@ ROWS = (
         ("conjugate views read as if they were none", "[*_BITS, *(", "[*("),
         ("operators in kernels not cast", "(key for key in casts if key not in passed)", "()"),
         ("operators cast that autocast has cast", "if name not in _CAST_BY_OTHERS[device] and not", "if not"),
+        ("numbers of TorchScript not taken", "type(args[i]) in _NUMBERS:", "False:"),
         ("a handler of the person's runs with other keys", "if way is None or blocks.in_mode:", "if way is None:"),
     ),
     *rows_of(

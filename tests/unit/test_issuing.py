@@ -280,3 +280,12 @@ def test_below_a_mode_of_the_person_operators_run_as_below_that_alone(state: str
             with outermost(), Persons():
                 beside = base_operators(lambda program=program: program(world))
             assert beside == alone
+
+
+def test_numbers_come_to_operators_that_take_tensors_as_such() -> None:
+    """TorchScript's constants are tensors that stand for numbers; a mode is given the numbers."""
+    for number, dtype in ((2, torch.int64), (2.5, torch.float64), (True, torch.bool), (1j, torch.complex128)):
+        made = issue(torch.ops.aten.view.default, (number, [1]), {})
+        assert isinstance(made, torch.Tensor) and made.dtype == dtype and made.shape == (1,)
+    assert issue(torch.ops.aten.isclose.default, (2, 2), {}) == torch.tensor(True)
+    assert issue(torch.ops.aten.mul.Tensor, (torch.ones(2, dtype=torch.int32), 2.5), {}).dtype == torch.float32
