@@ -96,6 +96,11 @@ class Tracer(OwnMode):
             return False
         return all(mode is not self for mode in _get_current_dispatch_mode_stack())
 
+    @property
+    def _on_top(self) -> bool:
+        """A mode of the person's is on no stack while its handler runs, and would find the keys as they were left."""
+        return self.on_stack and _get_current_dispatch_mode() is self and not blocks.in_mode
+
     def enter(self) -> None:
         """Join the mode stack, muted."""
         if not self.on_stack:
@@ -107,7 +112,7 @@ class Tracer(OwnMode):
     def leave(self) -> None:
         """Leave the mode stack, unless a mode of the person's lies on top; then stay, passing operators through."""
         self.recorder = self.on_wait = self.on_overflow = None
-        if self.on_stack and _get_current_dispatch_mode() is self:
+        if self._on_top:
             _pop_mode()
             self.on_stack = False
             blocks.unwatch()
@@ -117,7 +122,7 @@ class Tracer(OwnMode):
         """Stop recording. Operators no longer reach the tracer."""
         self.recorder = self.on_wait = self.on_overflow = None
         self.unwatch()
-        if self.on_stack and _get_current_dispatch_mode() is self:
+        if self._on_top:
             _include(False)
 
     def retire(self) -> bool:

@@ -69,4 +69,14 @@ ROWS = (
         ("tests/integration/test_blocks_of_cells.py", "-k", "gradient"),
         ("gradients asked of what is no leaf", "({name}.is_leaf and {name}.grad", "({name}.grad"),
     ),
+    *rows_of(
+        "grape.tracing.tracer",
+        ("tests/unit/test_blocks.py", "-k", "person"),
+        ("keys changed within a handler of the person's", " is self and not blocks.in_mode", " is self"),
+    ),
+    *rows_of(
+        "grape.runtime.training.consumed",
+        ("tests/integration/test_blocks_of_cells.py", "-k", "person"),
+        ("saved tensors unpacked before the person's mode", "with _NoModes():", "if True:"),
+    ),
 )

@@ -181,3 +181,33 @@ for i in range(40):
     log.append(net(w * 0.5).sum().item())
 """
     is_as_plain(shell, cell)
+
+
+@pytest.mark.parametrize("before", [0, 12])
+def test_a_mode_of_the_person_sees_the_operators_of_the_plain_cell(shell: InteractiveShell, before: int) -> None:
+    setup = """\
+from torch.utils._python_dispatch import TorchDispatchMode
+class Count(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        log.append(str(func))
+        return func(*args, **(kwargs or {}))
+count = Count()
+optimizer = torch.optim.SGD(net.parameters(), 0.05)
+def step():
+    optimizer.zero_grad()
+    loss = net(torch.randn(8, 8)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+step()
+"""
+    cell = f"""\
+for i in range(60):
+    if i % 20 < {before}:
+        loss = step()
+    elif i % 20 < 16:
+        with count:
+            loss = step()
+    log.append(loss.item())
+"""
+    is_as_plain(shell, cell, setup)

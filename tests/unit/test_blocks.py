@@ -97,6 +97,27 @@ def test_modes_of_the_person_are_known_while_they_are_there(tracer: Tracer) -> N
     assert not blocks.in_mode
 
 
+class Meddling(TorchDispatchMode):
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__()
+        self.act, self.seen = act, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen += 1
+        self.act()
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("how", ["mute", "retire", "leave"])
+def test_a_mode_of_the_person_sees_all_though_the_tracer_ends_within_its_handler(tracer: Tracer, how: str) -> None:
+    mode = Meddling(getattr(tracer, how))
+    with mode:
+        for _ in range(4):
+            torch.zeros(2)
+    assert mode.seen == 4
+    torch.randn(2)
+
+
 def test_nothing_is_patched_while_nobody_watches() -> None:
     before = TorchDispatchMode.__enter__, torch._C._InferenceMode.__enter__
     tracer = Tracer(PositionFinder())

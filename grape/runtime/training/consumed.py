@@ -18,6 +18,8 @@ from torch.utils._pytree import tree_leaves
 from ..replaying.node_numbers import unnumbered
 from ..replaying.versions import set_versions, versions_of
 
+_NoModes: Any = vars(torch._C)["_DisableTorchDispatch"]
+
 __all__ = ["is_consumed", "named", "saved_names", "seal", "seal_all", "sealable"]
 
 
@@ -37,7 +39,8 @@ def is_consumed(tensor: torch.Tensor) -> bool:
         for name, raw in _saved_by(kind):
             try:
                 if not _is_hooked(getattr(node, raw, None)):
-                    getattr(node, name)
+                    with _NoModes():  # a mode would be given the `detach` that unpacks a result
+                        getattr(node, name)
             except RuntimeError as error:
                 if str(error) == _refusal():
                     return True
