@@ -8,8 +8,10 @@ view (`linalg.pinv`) reads it as if it were none. So the keys are put back, but 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -30,13 +32,13 @@ _CAST_BY_OTHERS = {"CPU": _OF_DISTANCE, "CUDA": {*_OF_DISTANCE, "aten::_trilinea
 """Operators whose kernels issue ones that autocast changes, but that come from one which autocast knows (`cdist`)."""
 _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 """A tensor that stands for a number of Python's comes to a mode as that number: TorchScript prints those of a graph."""
-_MODES = (_Key.Python, _Key.PythonTLSSnapshot)
 _exclude: Any = torch._C._dispatch_tls_set_dispatch_key_excluded
-_excluded: Any = torch._C._dispatch_tls_local_exclude_set
-_include: Any = torch._C._dispatch_tls_set_dispatch_key_included
+_excluded_now: Any = partial(torch._C._dispatch_tls_local_exclude_set)
 _OnEntry: Any = vars(torch._C)["_RestorePythonTLSSnapshot"]
-"""The keys as they were when Python called the operator, or the one that issued it."""
+"""The keys as they were when Python called the operator, or the outermost of those that issued it."""
 _restore, _put_back = _OnEntry.__enter__, _OnEntry.__exit__
+_NO_ERROR = (None, None, None)
+_call: Callable[[Any], Any] = partial.__call__
 _has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
@@ -107,47 +109,50 @@ def issue(function: _Function, args: Args, kwargs: Kwargs) -> object:
         if i < len(args) and type(args[i]) in _NUMBERS:
             number = torch.scalar_tensor(args[i], dtype=_NUMBERS[type(args[i])], device="cpu")
             args = (*args[:i], number, *args[i + 1 :])
-    with as_written(function):
-        return function(*args, **kwargs)
+    return _run(way, function, args, kwargs)
 
 
-class as_written:
-    """The dispatch keys in the block are those with which plain code runs the kernel of `function`."""
+def as_written(function: _Function, run: Callable[[], object]) -> object:
+    """What `run` gives with the dispatch keys with which plain code runs the kernel of `function`."""
+    way = _way_of(function)
+    assert way is not None
+    return _run(way, run, (), {})
 
-    __slots__ = ("_again", "_entry", "_way")
 
-    def __init__(self, function: _Function) -> None:
-        way = _way_of(function)
-        assert way is not None
-        self._way = way
-
-    def __enter__(self) -> None:
-        way = self._way
-        self._entry: Any = _OnEntry()
-        _restore(self._entry)
-        excluded = _excluded()
-        casts = [key for key in _CASTS.values() if not excluded.has(key)]
-        passed = [key for key in casts if key not in way.casts]
-        self._again: list[Any] = []
-        if torch.is_inference_mode_enabled():
-            among_modes = bool(torch._C._len_torch_dispatch_stack())
-            for key in _MODES:
-                _include(key, among_modes)
-            for key in passed:
-                _exclude(key, True)
-            if way.counts:
-                _exclude(_Key.ADInplaceOrView, True)
-            return
-        _put_back(self._entry, None, None, None)
-        self._entry = None
-        self._again = [*_BITS, *(key for key in casts if key not in passed)]
-        if way.lists:
-            self._again.append(_Key.ADInplaceOrView)
-        for key in self._again:
+def _run(way: _Way, run: _Function, args: Args, kwargs: Kwargs) -> object:
+    outer = _thread.casts
+    casts = _casts_on_entry() if outer is None else outer
+    again = [*_BITS, *(key for key in casts if key in way.casts)]
+    if not way.counts if torch.is_inference_mode_enabled() else way.lists:
+        again.append(_Key.ADInplaceOrView)
+    try:
+        _thread.casts = tuple(key for key in casts if key in way.casts)
+        for key in again:
             _exclude(key, False)
-
-    def __exit__(self, *error: object) -> None:
-        for key in self._again:
+        return run(*args, **kwargs)
+    finally:  # whatever raises in between: torch puts the keys back when the handler has ended
+        _thread.casts = outer
+        for key in again:
             _exclude(key, True)
-        if self._entry is not None:
-            _put_back(self._entry, None, None, None)
+
+
+class _Thread(threading.local):
+    """`casts`: the keys of autocast that are not excluded in the kernel that this thread runs below a mode of Grape's;
+    None outside of all."""
+
+    casts: tuple[Any, ...] | None = None
+
+
+_thread = _Thread()
+
+
+def _casts_on_entry() -> list[Any]:
+    """Keys of autocast that were not excluded where Python called the operator.
+
+    The keys as they were are put back for the look at them, and no code of Python's may run meanwhile, such as a signal
+    handler: it would find no mode where they promise one, and what it raised would end the process in torch. So three
+    functions of C run in a row, with no byte code between them.
+    """
+    entry = _OnEntry()
+    _, excluded, _ = tuple(map(_call, (partial(_restore, entry), _excluded_now, partial(_put_back, entry, *_NO_ERROR))))
+    return [key for key in _CASTS.values() if not excluded.has(key)]

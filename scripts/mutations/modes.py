@@ -12,10 +12,15 @@ ROWS = (
     *rows_of(
         "grape.tracing.issuing",
         ISSUING,
-        ("composite operators made as torch makes them", "if torch.is_inference_mode_enabled():", "if False:"),
-        ("views of composite operators tracked twice", "            if way.counts:\n", "            if False:\n"),
+        (
+            "composite operators made as torch makes them",
+            "if not way.counts if torch.is_inference_mode_enabled() else way.lists:",
+            "if way.lists:",
+        ),
+        ("views of composite operators tracked twice", "if not way.counts if", "if True if"),
+        ("kernels in kernels cast what was cast", "if outer is None else outer", "if True else outer"),
         ("conjugate views read as if they were none", "[*_BITS, *(", "[*("),
-        ("operators in kernels not cast", "(key for key in casts if key not in passed)", "()"),
+        ("operators in kernels not cast", "(key for key in casts if key in way.casts)]", "()]"),
         ("operators cast that autocast has cast", "if name not in _CAST_BY_OTHERS[device] and not", "if not"),
         ("numbers of TorchScript not taken", "type(args[i]) in _NUMBERS:", "False:"),
         ("a handler of the person's runs with other keys", "if way is None or blocks.in_mode:", "if way is None:"),
@@ -23,7 +28,7 @@ ROWS = (
     *rows_of(
         "grape.tracing.issuing",
         ("tests/unit/test_version_counters.py",),
-        ("writes of lists not counted", "        if way.lists:\n", "        if False:\n"),
+        ("writes of lists not counted", "else way.lists:", "else False:"),
     ),
     *rows_of(
         "grape.tracing.tracer",

@@ -27,6 +27,8 @@ from grape.runtime.predication.lowering.writes import WriteMode
 from grape.runtime.predication.survey import _Recording as Surveying
 from grape.tracing import OwnMode, PositionFinder, Recorder, Tracer, issue, record
 
+from ..processes import lines_of
+
 CPU = torch.device("cpu")
 
 
@@ -285,7 +287,55 @@ def test_below_a_mode_of_the_person_operators_run_as_below_that_alone(state: str
 def test_numbers_come_to_operators_that_take_tensors_as_such() -> None:
     """TorchScript's constants are tensors that stand for numbers; a mode is given the numbers."""
     for number, dtype in ((2, torch.int64), (2.5, torch.float64), (True, torch.bool), (1j, torch.complex128)):
-        made = issue(torch.ops.aten.view.default, (number, [1]), {})
+        made = given(torch.ops.aten.view.default, number, [1])
         assert isinstance(made, torch.Tensor) and made.dtype == dtype and made.shape == (1,)
-    assert issue(torch.ops.aten.isclose.default, (2, 2), {}) == torch.tensor(True)
-    assert issue(torch.ops.aten.mul.Tensor, (torch.ones(2, dtype=torch.int32), 2.5), {}).dtype == torch.float32
+    assert given(torch.ops.aten.isclose.default, 2, 2) == torch.tensor(True)
+    assert given(torch.ops.aten.mul.Tensor, torch.ones(2, dtype=torch.int32), 2.5).dtype == torch.float32
+
+
+def given(function: Any, *args: Any) -> Any:
+    """What `issue` makes of arguments that a mode was given."""
+    made = []
+
+    class Given(OwnMode):
+        def __torch_dispatch__(self, func: Any, types: Any, others: Any = (), kwargs: Any = None) -> Any:
+            made.append(issue(function, args, {}))
+            return func(*others)
+
+    with Given():
+        torch.ones(()).neg()
+    return made[-1]
+
+
+INTERRUPTED = """
+import signal, time
+import torch
+from grape.tracing import OwnMode, issue
+class Below(OwnMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return issue(func, args, kwargs or {})
+class Stop(Exception): ...
+def stop(*event): raise Stop
+net, x = torch.nn.Linear(4, 4), torch.ones(2, 3, 4).transpose(0, 1)
+plain, stopped = [net(x), net(x).sum()], 0
+signal.signal(signal.SIGALRM, stop)
+ends = time.monotonic() + 2
+while time.monotonic() < ends:
+    try:
+        with Below():
+            signal.setitimer(signal.ITIMER_REAL, 0.0002)
+            while True:
+                net(x).sum()
+    except Stop:
+        stopped += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+with torch.inference_mode(), Below():
+    assert torch.equal(net(x), plain[0]) and torch.equal(net(x).sum(), plain[1])
+assert torch.equal(net(x), plain[0]) and stopped > 100, stopped
+print("ended")
+"""
+
+
+def test_what_a_signal_handler_raises_anywhere_leaves_torch_as_it_was() -> None:
+    """In a process of its own, for torch ends one whose record of the keys is lost."""
+    assert lines_of(INTERRUPTED)[-1] == "ended"

@@ -90,8 +90,12 @@ def decompose(mode: TorchDispatchMode, func: Operator, args: Args, kwargs: Kwarg
     Views must be tracked inside as they are outside of a mode: `matmul` looks at `requires_grad` of a weight's
     transpose when it chooses between `mm` and `bmm`.
     """
-    with as_written(func), mode:
-        return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+    def run() -> object:
+        with mode:
+            return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+    return as_written(func, run)
 
 
 def copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
