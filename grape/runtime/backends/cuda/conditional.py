@@ -54,6 +54,7 @@ class Bodies:
         """Compile, make streams, warm up. Idempotent; not inside a capture. Raises `DriverError`, RuntimeError."""
         if self._kernels is None:
             with torch.cuda.device(self._device):
+                torch.cuda.synchronize()  # makes the context, without which the driver loads no kernel
                 self._kernels = kernels_of(self._driver, self._device)
                 self.pool = torch.cuda.MemPool()
                 self.bound = LoopBound(self._device)
