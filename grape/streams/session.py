@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from types import ModuleType, TracebackType
