@@ -1,4 +1,4 @@
-"""Functions of `torch.compile` under a stream: what was compiled outside of it serves inside, and what inside, outside."""
+"""Functions of `torch.compile` under a stream: what was compiled outside serves inside, and the other way round."""
 
 from __future__ import annotations
 
