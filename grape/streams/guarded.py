@@ -116,11 +116,7 @@ def _around(begins: Any, ends: Any, module: Any, key: Key) -> tuple[Any, Any]:
     def set_eval_frame(callback: object) -> object:
         prior = begins(callback)
         if callback is None:
-            try:
-                begun(sys._getframe(1), prior)
-            except BaseException:
-                begins(prior)
-                raise
+            begun(sys._getframe(1), prior)
         return prior
 
     def begun(frame: FrameType, prior: object) -> None:

@@ -151,7 +151,6 @@ ROWS = (
             "                    key.enter()\n                    raise",
             "                    raise",
         ),
-        ("streams: an error at a compiled function takes its compiler", "                begins(prior)\n", ""),
         ("streams: a stance for the person's code hides it", ' != "force_eager"', ' != "none"'),
     ),
     *rows_of(

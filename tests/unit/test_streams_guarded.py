@@ -38,13 +38,18 @@ class Backend:
         self.ran_with_key = 0
         self.ran = 0
 
+    def looks(self) -> bool:
+        return bool(torch.compiler.disable(extension().key_included)())
+
     def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
         from torch._dynamo.backends.registry import lookup_backend
 
         self.compiled += 1
         self.saw_key |= extension().key_included()
         inner = lookup_backend(self.name)(graph, inputs)
-        self.saw_key |= extension().key_included()
+        self.saw_key |= (
+            torch.compiler.disable(extension().key_included)() | torch.compile(self.looks, backend="eager")()
+        )
 
         def run(*given: Any) -> Any:
             self.ran += 1
@@ -385,6 +390,15 @@ def test_a_stream_that_is_paused_inside_stays_paused(backend: Backend, stream: S
     assert not extension().key_included()
     assert stream.resume() is None and extension().key_included()
     assert torch.equal(step(torch.ones(3)), torch.ones(3).sin() + 1)
+
+
+def test_what_pauses_in_compiled_code_takes_the_key(stream: Stream) -> None:
+    key = guarded.Key(extension(), stream.flush, stream._defers)
+    assert stream.resume() is None
+    key.apart(stream.flush)
+    assert key.is_in()
+    key.apart(stream.pause)
+    assert not key.is_in()
 
 
 def test_what_closes_leaves_torch_as_it_was(stream: Stream) -> None:
