@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from types import ModuleType, TracebackType
@@ -16,7 +15,7 @@ from .. import native
 from ..model.stream import Stop, added
 from ..native import Unavailable
 from ..tracing.positions import OWN_FOLDER
-from . import compiled, extensions, higher_order, profilers, threads
+from . import compiled, extensions, guarded, higher_order, profilers, threads
 from .arrivals import Arrivals, read
 from .captures import Captures, watch
 from .counts import FROM_THE_ENGINE, Evidence, Settings
@@ -75,23 +74,14 @@ class Stream:
 
     def _watch(self) -> None:
         self._undo.callback(threads.watch(self._session.join, self._session.leave))
-        self._undo.callback(compiled.watch(self._apart))
+        key = guarded.Key(self._extension, self._session.flush, self._defers)
+        self._undo.callback(compiled.watch(key.apart))
+        self._undo.callback(guarded.watch(key))
         self._undo.callback(extensions.watch(self._stop_beside_extensions))
         self._undo.callback(higher_order.watch())
         self._undo.callback(profilers.watch(self._session.flush))
         if self._cuda is not None:
             self._undo.callback(watch(self._session))
-
-    def _apart(self, call: Callable[[], object]) -> object:
-        """Run what launches kernels without operators: behind what is pending, and with nothing deferred."""
-        if not self._extension.key_included():
-            return call()
-        self._session.flush()
-        self._extension.include_key(False)
-        try:
-            return call()
-        finally:
-            self._extension.include_key(self._open and not self._paused)
 
     def _stop_beside_extensions(self) -> None:
         if self.stopped or self._paused:
@@ -140,6 +130,9 @@ class Stream:
     def flush(self) -> None:
         """Issue what is pending."""
         self._session.flush()
+
+    def _defers(self) -> bool:
+        return self._open and not self._paused
 
     @property
     def is_open(self) -> bool:

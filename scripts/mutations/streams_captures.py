@@ -129,6 +129,31 @@ ROWS = (
         ),
     ),
     *rows_of(
+        "grape.streams.guarded",
+        ("tests/unit/test_streams_guarded.py",),
+        (
+            "streams: guards of compiled functions meet the key",
+            "if was_in and module._stance",
+            "if False and module._stance",
+        ),
+        (
+            "streams: graphs of compiled functions run without the key",
+            "== _DISABLED and inside",
+            "== _DISABLED and False",
+        ),
+        ("streams: functions that are compiled run without the key", " and not compiles()", ""),
+        ("streams: the key stays away behind a compiled function", "if own.was_in:", "if False:"),
+        ("streams: the key stays behind the graph of a compiled function", "if key.is_in():", "if False:"),
+        ("streams: the key leaves before what is pending", "            self._flush()\n", "            pass\n"),
+        ("streams: the key comes back in a pause", "include_key(self._serves())", "include_key(True)"),
+        (
+            "streams: an error at a compiled function takes the key",
+            "                    key.enter()\n                    raise",
+            "                    raise",
+        ),
+        ("streams: a stance for the person's code hides it", ' != "force_eager"', ' != "none"'),
+    ),
+    *rows_of(
         "grape.streams.captures",
         (PREPARATION,),
         ("cuBLAS is not made ready again where torch took its workspaces", "self._warm.clear()", "pass"),
