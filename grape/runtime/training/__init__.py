@@ -1,6 +1,6 @@
 """Regions that contain autograd: gradients are state, and graphs of autograd end inside the region."""
 
-from .consumed import seal, seal_all, sealable
+from .consumed import keeps_graph_back, seal, seal_all, sealable
 from .gradients import GradientCapture, GradientPlan
 from .observed import Backwards
 from .results import graph_that_leaves, leaves_a_graph, need_gradients, no_pair
@@ -10,6 +10,7 @@ __all__ = [
     "GradientCapture",
     "GradientPlan",
     "graph_that_leaves",
+    "keeps_graph_back",
     "leaves_a_graph",
     "need_gradients",
     "no_pair",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ...model import Position, Reason, Refused
-from .consumed import is_consumed
+from .consumed import has_graph, is_consumed
 
 __all__ = ["graph_that_leaves", "leaves_a_graph", "need_gradients", "no_pair"]
 
@@ -20,7 +20,7 @@ def need_gradients(more: str = "", at: Position | None = None) -> Refused:
 def leaves_a_graph(results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]) -> bool:
     """True where a later `backward` may go through what a call recorded; see `graph_that_leaves`."""
     given = {id(tensor) for tensor in arguments}
-    return any(tensor.grad_fn is not None and id(tensor) not in given and not is_consumed(tensor) for tensor in results)
+    return any(id(tensor) not in given and has_graph(tensor) and not is_consumed(tensor) for tensor in results)
 
 
 def no_pair(device: torch.device, escapes: Sequence[str]) -> Refused | None:
