@@ -232,6 +232,18 @@ WATCHING = {
         "watch.__exit__(None, None, None)\n"
         "seen.append(sum(e.count for e in watch.key_averages() if e.key == 'mine'))\ndel watch",
     ),
+    "operators that torch's profiler counts": (
+        "from torch.profiler import profile\n",
+        "watch = profile(); watch.__enter__()",
+        "watch.__exit__(None, None, None)\n"
+        "seen.append(sorted((e.key, e.count) for e in watch.key_averages()))\ndel watch",
+    ),
+    "torch's profiler under its long name, in a function": (
+        "def begin():\n    watch = torch.autograd.profiler.profile()\n    watch.__enter__()\n    return watch\n",
+        "watch = begin()",
+        "watch.__exit__(None, None, None)\n"
+        "seen.append(sorted((e.key, e.count) for e in watch.key_averages()))\ndel watch",
+    ),
 }
 
 
