@@ -3,7 +3,7 @@
 from .consumed import keeps_graph_back, seal, seal_all, sealable
 from .gradients import GradientCapture, GradientPlan
 from .observed import Backwards
-from .results import graph_that_leaves, leaves_a_graph, need_gradients, no_pair
+from .results import graph_that_leaves, leaves_a_graph, need_gradients, no_pair, with_graphs_of_results
 
 __all__ = [
     "Backwards",
@@ -17,4 +17,5 @@ __all__ = [
     "seal",
     "seal_all",
     "sealable",
+    "with_graphs_of_results",
 ]
