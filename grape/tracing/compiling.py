@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
+
+import torch
 
 from .imports import when_imported
 
@@ -43,3 +46,16 @@ def before_compiled(act: Callable[[], None]) -> Callable[[], None]:
             setattr(module, _ASKED, asked)
 
     return undo
+
+
+def unseen_by_compilers(function: Callable[..., object]) -> None:
+    """Have torch's compiler look neither into `function` nor into what that calls.
+
+    It compiles any frame that begins while one of its functions runs, and the tracer works in the breaks of a graph:
+    the person would get graphs of Grape's code, and warnings about it.
+    """
+    frames: Any = torch._C._dynamo.eval_frame
+    written: Any = function
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(written.__code__, frames._FrameExecStrategy(skip, skip))

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import (
 from ..model import OpRecord, Position
 from ..model.call import Args, Kwargs
 from .busy import Unwatched, grape_works, unwatched
-from .compiling import before_compiled
+from .compiling import before_compiled, unseen_by_compilers
 from .constructs import construct_of
 from .escapes import SPARSE, EscapeWatch, below_dispatch
 from .groups import process_group
@@ -293,6 +293,9 @@ def without_outer_casts() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(enabled)
+
+
+unseen_by_compilers(Tracer.__torch_dispatch__)
 
 
 def record(

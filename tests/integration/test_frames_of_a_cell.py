@@ -257,6 +257,29 @@ def test_who_follows_the_code_sees_that_of_the_plain_cell(shell: InteractiveShel
     same_as_plain(shell, setup, cell)
 
 
+BROKEN = """\
+graphs = []
+def backend(graph, inputs):
+    graphs.append(len(graph.graph.nodes))
+    return graph.forward
+compiled = torch.compile(lambda x: torch.sin(net(x)) if x.sum() > 0 else net(x) * 2, backend=backend)
+"""
+
+
+def test_a_compiler_that_stops_in_a_function_sees_none_of_the_tracers_code(shell: InteractiveShell) -> None:
+    found = []
+    for magic in ("# as it is", "%%grape --no-widget"):
+        if magic.startswith("%%"):
+            load(shell)
+        shell.run_cell(SETUP + BROKEN).raise_error()
+        with capture_output() as said:
+            shell.run_cell(
+                f"{magic}\nfor i in range(8): y = compiled(torch.full((2, 8), 1.0 - i % 2 * 2))"
+            ).raise_error()
+        found.append((shell.user_ns["graphs"], "Dynamo does not know" in said.stderr))
+    assert found[0] == found[1] and found[0][0]
+
+
 def test_a_report_of_a_cell_that_somebody_follows_says_so(shell: InteractiveShell) -> None:
     load(shell)
     shell.run_cell(SETUP + "net = Net()\nimport cProfile; watch = cProfile.Profile(); watch.enable()").raise_error()
