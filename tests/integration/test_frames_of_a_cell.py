@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo  # imported by torch's profiler; it wraps functions of torch for good
+import torch._dynamo.mutation_guard  # imported by torch's profiler; it wraps functions of torch for good
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from grape.magics import load
 from grape.runtime.dispatch.frames import brings_watchers, looks_at_frames, mentioned_in
 from tests.processes import lines_of
+
+torch._dynamo.mutation_guard.install_generation_tagging_init()  # what the first compilation does, for good
 
 SETUP = """\
 import contextlib, gc, sys, threading, types, warnings, weakref
@@ -258,6 +260,7 @@ def test_who_follows_the_code_sees_that_of_the_plain_cell(shell: InteractiveShel
 
 
 BROKEN = """\
+torch._dynamo.reset()
 graphs = []
 def backend(graph, inputs):
     graphs.append(len(graph.graph.nodes))
