@@ -98,6 +98,7 @@ class Reason(Enum):
         "it differentiates gradients (`create_graph=True`): after a replay, later ones would be summed otherwise",
     )
     BACKWARD_OPERATOR = "GR405", "its backward holds {operator}, which no graph repeats"
+    VIEW_FORBIDDEN = "GR405", "it has a view that autograd lets nobody use: what it views was changed in place since"
     MAKES_PARAMETER = "GR405", "it makes a parameter, or a tensor that requires a gradient"
 
     # What no graph can hold, or no guard can see.

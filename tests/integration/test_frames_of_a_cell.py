@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo  # imported by torch's profiler; it wraps functions of torch for good
+import torch._dynamo.mutation_guard  # imported by torch's profiler; it wraps functions of torch for good
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from grape.magics import load
 from grape.runtime.dispatch.frames import brings_watchers, looks_at_frames, mentioned_in
 from tests.processes import lines_of
+
+torch._dynamo.mutation_guard.install_generation_tagging_init()  # what the first compilation does, for good
 
 SETUP = """\
 import contextlib, gc, sys, threading, types, warnings, weakref
@@ -232,6 +234,18 @@ WATCHING = {
         "watch.__exit__(None, None, None)\n"
         "seen.append(sum(e.count for e in watch.key_averages() if e.key == 'mine'))\ndel watch",
     ),
+    "operators that torch's profiler counts": (
+        "from torch.profiler import profile\n",
+        "watch = profile(); watch.__enter__()",
+        "watch.__exit__(None, None, None)\n"
+        "seen.append(sorted((e.key, e.count) for e in watch.key_averages()))\ndel watch",
+    ),
+    "torch's profiler under its long name, in a function": (
+        "def begin():\n    watch = torch.autograd.profiler.profile()\n    watch.__enter__()\n    return watch\n",
+        "watch = begin()",
+        "watch.__exit__(None, None, None)\n"
+        "seen.append(sorted((e.key, e.count) for e in watch.key_averages()))\ndel watch",
+    ),
 }
 
 
@@ -243,6 +257,30 @@ def test_who_follows_the_code_sees_that_of_the_plain_cell(shell: InteractiveShel
     if inside:
         cell = "if True:\n" + "".join(f"    {line}\n" for line in cell.splitlines())
     same_as_plain(shell, setup, cell)
+
+
+BROKEN = """\
+torch._dynamo.reset()
+graphs = []
+def backend(graph, inputs):
+    graphs.append(len(graph.graph.nodes))
+    return graph.forward
+compiled = torch.compile(lambda x: torch.sin(net(x)) if x.sum() > 0 else net(x) * 2, backend=backend)
+"""
+
+
+def test_a_compiler_that_stops_in_a_function_sees_none_of_the_tracers_code(shell: InteractiveShell) -> None:
+    found = []
+    for magic in ("# as it is", "%%grape --no-widget"):
+        if magic.startswith("%%"):
+            load(shell)
+        shell.run_cell(SETUP + BROKEN).raise_error()
+        with capture_output() as said:
+            shell.run_cell(
+                f"{magic}\nfor i in range(8): y = compiled(torch.full((2, 8), 1.0 - i % 2 * 2))"
+            ).raise_error()
+        found.append((shell.user_ns["graphs"], "Dynamo does not know" in said.stderr))
+    assert found[0] == found[1] and found[0][0]
 
 
 def test_a_report_of_a_cell_that_somebody_follows_says_so(shell: InteractiveShell) -> None:

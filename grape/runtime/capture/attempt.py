@@ -1,8 +1,8 @@
 """One attempt to capture a call of a region and to prove the graph right before it is used.
 
-The order is: snapshot what the region writes; run the person's code once, traced, for the result that the person gets;
-run it again in step for the capture; replay from the same inputs, state and random state; compare every output and
-every written tensor bit for bit. Whatever goes wrong after the eager run is a `Refused`, and the eager result stands.
+The order is: snapshot what the region writes; run the person's code once, traced, for the person's result; run it again
+in step for the capture; replay from the same inputs, state and random state; compare every output and every written
+tensor bit for bit. What goes wrong after the eager run is a `Refused`, and the eager result stands.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ..replaying.outputs import Outputs
 from ..replaying.value_guards import ValueGuards
 from ..replaying.versions import VersionWatch
 from ..state import KeptState
-from ..training import GradientCapture, GradientPlan, leaves_a_graph, seal, sealable
+from ..training import GradientCapture, GradientPlan, leaves_a_graph, seal, sealable, with_graphs_of_results
 from .lowered import is_left_to_device, learn_arms, survey_call
 from .pairing import capture_pair
 from .proof.checks import check_arguments, check_effects, check_guards, check_modes, places
@@ -100,13 +100,14 @@ class _Attempt:
             )
 
         def eager() -> EagerRun:
-            check_guards(self.guards, call.trace.needs_grad)
+            after = flatten((result, args, kwargs), "result")
+            recorded = with_graphs_of_results(call, after.leaves, self.layout.leaves)
+            check_guards(self.guards, recorded.trace.needs_grad)
             check_effects(self.watch)
             check_arguments(self.layout, self.arguments_before)
-            check_modes(request, self.guards, call.trace.needs_grad)
-            after = flatten((result, args, kwargs), "result")
+            check_modes(request, self.guards, recorded.trace.needs_grad)
             return EagerRun(
-                call=call,
+                call=recorded,
                 after=after,
                 looks=[look_of(leaf) for leaf in after.leaves],
                 random_before=random_before,
@@ -119,8 +120,7 @@ class _Attempt:
         finally:
             self.leave_as_eager(random_after)
         if isinstance(outcome, Entry) and outcome.outputs.slots and outcome.verified == "identical":
-            # The same bits from the slots: so the next call finds its arguments where a graph can read them.
-            with contextlib.suppress(torch.OutOfMemoryError):
+            with contextlib.suppress(torch.OutOfMemoryError):  # the same bits, where the next call may read them
                 result = outcome.results(self.layout.leaves, self.layout.containers)
         return Captured(
             result=result,

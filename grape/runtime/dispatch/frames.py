@@ -17,6 +17,8 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 
+import torch.autograd.profiler
+import torch.profiler
 from torch.nn import Module
 
 from ...tracing import is_own_code
@@ -42,6 +44,16 @@ _WATCHING = frozenset(
         *("set_trace", "breakpoint", "addaudithook"),
     }
 )
+_PROFILERS = frozenset(
+    id(profiler)
+    for profiler in (
+        torch.profiler.profile,
+        torch.autograd.profiler.profile,
+        torch.autograd.profiler.emit_nvtx,
+        torch.autograd.profiler.emit_itt,
+    )
+)
+"""They would count the tracer's operators beside the person's own."""
 _MOST = 200
 """Functions that are looked into."""
 
@@ -61,7 +73,12 @@ def _looks(words: frozenset[str], known: Mapping[str, object]) -> bool:
 
 def brings_watchers(names: frozenset[str], namespace: Mapping[str, object]) -> bool:
     """True where code that mentions `names` may set a trace function, start a profiler or add an audit hook."""
-    return any(words & _WATCHING for words, _, _ in _reached(names, namespace))
+    return any(_watches(words, known) for words, known, _ in _reached(names, namespace))
+
+
+def _watches(words: frozenset[str], known: Mapping[str, object]) -> bool:
+    found = words & _WATCHING or ("profiler" in words and words & {"profile", "emit_nvtx", "emit_itt"})
+    return bool(found) or any(id(known.get(word)) in _PROFILERS for word in words)
 
 
 def modules_look_at_frames(namespace: Mapping[str, object]) -> bool:

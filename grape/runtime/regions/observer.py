@@ -22,7 +22,7 @@ from ..guarding.mentions import blamed
 from ..guarding.parallel import refuse_parallel
 from ..guarding.structure import Layout, Unsupported, flatten, stateful
 from ..replaying.value_guards import refuse_read, slice_of
-from ..training import leaves_a_graph
+from ..training import leaves_a_graph, with_graphs_of_results
 from .region_state import RegionState
 from .specialization import Found, Specialization
 from .traced_calls import TracedCall
@@ -171,6 +171,7 @@ class Observer:
             return result  # a callable inside took over; this trace tells nothing
         if self._again:
             self.traced.pop()
+        call = with_graphs_of_results(call, _tensors_in((result, args, kwargs)), layout.leaves)
         self._keep(shape, call.trace)
         training = call.trace.needs_grad or any(found.graded)
         self.warns |= any(name in ("warn", SHOWN) for name, _ in watch.found)

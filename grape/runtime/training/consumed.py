@@ -20,7 +20,23 @@ from ..replaying.versions import set_versions, versions_of
 
 _NoModes: Any = vars(torch._C)["_DisableTorchDispatch"]
 
-__all__ = ["is_consumed", "named", "saved_names", "seal", "seal_all", "sealable"]
+__all__ = ["has_graph", "is_consumed", "keeps_graph_back", "named", "saved_names", "seal", "seal_all", "sealable"]
+
+
+def keeps_graph_back(tensor: torch.Tensor) -> bool:
+    """True where `grad_fn` raises: of a view made without gradients, or one of several that an operator gave, whose
+    base was changed in place since. Plain code may hold such a view, and only must not compute with it.
+    """
+    try:
+        _ = tensor.grad_fn
+    except RuntimeError:
+        return True
+    return False
+
+
+def has_graph(tensor: torch.Tensor) -> bool:
+    """True where autograd recorded how the tensor came to be, also where torch will not say how."""
+    return keeps_graph_back(tensor) or tensor.grad_fn is not None
 
 
 def is_consumed(tensor: torch.Tensor) -> bool:
@@ -28,6 +44,8 @@ def is_consumed(tensor: torch.Tensor) -> bool:
 
     A graph in which nothing was saved (a sum of parameters) can be gone through twice, and is not consumed.
     """
+    if keeps_graph_back(tensor):
+        return False
     pending = [tensor.grad_fn]
     seen: set[Node] = set()
     while pending:
@@ -117,7 +135,7 @@ def seal(tensor: torch.Tensor, name: str | None = None) -> None:
     `name` is that of the graph's last node, by default of the tensor's own. A view keeps its graph, and so does what
     was told to retain its gradient: torch cannot take it away.
     """
-    if tensor.grad_fn is not None:
+    if has_graph(tensor):
         if tensor._is_view() or tensor.retains_grad:
             return
         name = name or type(tensor.grad_fn).__name__
@@ -130,7 +148,7 @@ def seal(tensor: torch.Tensor, name: str | None = None) -> None:
 
 def sealable(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """Those with a graph that can be replaced: what is done to a tensor that has views shows in the views' graphs."""
-    recorded = [tensor for tensor in tensors if tensor.grad_fn is not None]
+    recorded = [tensor for tensor in tensors if has_graph(tensor)]
     viewed = {tensor.untyped_storage()._cdata for tensor in recorded if tensor._is_view()}
     return [tensor for tensor in recorded if tensor.untyped_storage()._cdata not in viewed]
 
@@ -138,7 +156,7 @@ def sealable(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 def seal_all(result: object) -> None:
     """Seal the tensors in `result` whose graphs are consumed: nodes of the leaves' gradients end with their graphs."""
     tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    if any(tensor.grad_fn is not None and tensor.layout is not torch.strided for tensor in tensors):
+    if any(has_graph(tensor) and tensor.layout is not torch.strided for tensor in tensors):
         return
     for tensor in sealable(tensors):
         if is_consumed(tensor):

@@ -14,6 +14,7 @@ import torch
 from torch.autograd.graph import Node
 
 from ..state import unseen_handles
+from .consumed import keeps_graph_back
 
 __all__ = ["Backwards", "Pattern", "differentiable", "pattern_of"]
 
@@ -26,7 +27,11 @@ KEPT = 4
 def differentiable(results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]) -> list[int]:
     """The numbers of the results that have an autograd graph, and that did not come with it."""
     given = {id(tensor) for tensor in arguments}
-    return [i for i, tensor in enumerate(results) if tensor.grad_fn is not None and id(tensor) not in given]
+    return [
+        i
+        for i, tensor in enumerate(results)
+        if id(tensor) not in given and not keeps_graph_back(tensor) and tensor.grad_fn is not None
+    ]
 
 
 def pattern_of(gradients: Sequence[torch.Tensor | None]) -> Pattern:

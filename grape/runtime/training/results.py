@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from ...model import Position, Reason, Refused
-from .consumed import is_consumed
+from ...tracing import RecordedCall
+from .consumed import has_graph, is_consumed
 
-__all__ = ["graph_that_leaves", "leaves_a_graph", "need_gradients", "no_pair"]
+__all__ = ["graph_that_leaves", "leaves_a_graph", "need_gradients", "no_pair", "with_graphs_of_results"]
 
 
 def need_gradients(more: str = "", at: Position | None = None) -> Refused:
@@ -20,7 +22,19 @@ def need_gradients(more: str = "", at: Position | None = None) -> Refused:
 def leaves_a_graph(results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]) -> bool:
     """True where a later `backward` may go through what a call recorded; see `graph_that_leaves`."""
     given = {id(tensor) for tensor in arguments}
-    return any(tensor.grad_fn is not None and id(tensor) not in given and not is_consumed(tensor) for tensor in results)
+    return any(id(tensor) not in given and has_graph(tensor) and not is_consumed(tensor) for tensor in results)
+
+
+def with_graphs_of_results(
+    call: RecordedCall, results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]
+) -> RecordedCall:
+    """The call with `needs_grad` set where it left an autograd graph that no operator showed.
+
+    Operators inside of an `autograd.Function` (reentrant checkpointing is one) run without gradients.
+    """
+    if call.trace.needs_grad or not leaves_a_graph(results, arguments):
+        return call
+    return replace(call, trace=replace(call.trace, needs_grad=True))
 
 
 def no_pair(device: torch.device, escapes: Sequence[str]) -> Refused | None:
