@@ -23,6 +23,8 @@ from ..tracing import when_imported
 _MODULE = "torch._dynamo.eval_frame"
 _BEGINS, _ENDS, _SKIP = "set_eval_frame", "_maybe_set_eval_frame", "skip_code"
 """Torch's wrappers call the first one to turn the compiler off, and hand the second one at their end what that gave."""
+_STANCE = "_stance"
+"""What a person says that torch's compiler should do for a while."""
 _COMPILED, _DISABLED = "compile_wrapper", "_fn"
 """Those wrappers, around what is compiled and around what is not to be, as the graphs."""
 
@@ -92,7 +94,7 @@ def watch(key: Key) -> Callable[[], None]:
 
     def patch(module: ModuleType) -> None:
         begins, ends, skip = (getattr(module, name, None) for name in (_BEGINS, _ENDS, _SKIP))
-        if begins is None or ends is None or skip is None:
+        if begins is None or ends is None or skip is None or not hasattr(module, _STANCE):
             return
         for name, plain, new in zip((_BEGINS, _ENDS), (begins, ends), _around(begins, ends, module, key), strict=True):
             skip(new.__code__)  # it may be called while the compiler is on, which would look at it
@@ -131,7 +133,7 @@ def _around(begins: Any, ends: Any, module: Any, key: Key) -> tuple[Any, Any]:
             here.running.append(_Call(id(frame), prior, compiled=False, was_in=False, out=False))
         elif frame.f_code.co_name == _COMPILED:
             was_in = key.is_in()
-            if was_in and module._stance.stance != "force_eager":  # which calls nothing but the person's code
+            if was_in and getattr(module, _STANCE).stance != "force_eager":  # which calls nothing but the person's code
                 try:
                     key.leave()
                 except BaseException:

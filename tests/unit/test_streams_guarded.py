@@ -507,11 +507,12 @@ def test_an_error_of_what_is_pending_is_raised_and_nothing_else_changes(fails: i
     assert backend.compiled == 2
 
 
-def test_a_torch_without_these_names_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["_maybe_set_eval_frame", "skip_code", "_stance"])
+def test_a_torch_without_these_names_is_left_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo import eval_frame
 
     own = eval_frame.set_eval_frame
-    monkeypatch.delattr(eval_frame, "_maybe_set_eval_frame")
+    monkeypatch.delattr(eval_frame, name)
     undo = guarded.watch(PretendedKey(0))
     assert eval_frame.set_eval_frame is own
     undo()
