@@ -145,11 +145,12 @@ class Tracer(OwnMode):
         if not self.on_stack and not _keys_come_back() and not torch._C._len_torch_dispatch_stack():
             self.enter()
 
-    def watch(self) -> None:
+    def watch(self) -> EscapeWatch:
         """Also see what reads tensors behind the dispatcher's back, until `mute`."""
-        self._watch = EscapeWatch(self.positions, lambda: self.recorder)
-        self._watch.join()
-        self._before_compiled = before_compiled(self._watch.note_compiled)
+        self._watch = watch = EscapeWatch(self.positions, lambda: self.recorder)
+        watch.join()
+        self._before_compiled = before_compiled(watch.note_compiled)
+        return watch
 
     def unwatch(self) -> None:
         if self._watch is None:
@@ -331,16 +332,19 @@ def record(
     recorder = Recorder(device, leaves, limit, keep)
     stays, before_ns = tracer.on_stack, tracer.own_ns
     start = time.perf_counter_ns()
+    watch: EscapeWatch | None = None
     try:  # from here on an interrupt may come
         tracer.enter()
         tracer.listen(recorder)
         tracer.on_wait, tracer.on_overflow = on_wait, on_overflow
         tracer.begin_call(own_ns, beside_ns)
-        tracer.watch()
+        watch = tracer.watch()
         with without_outer_casts():
             result = body()
     finally:
         tracer.unwatch()
+        if watch is not None and watch.on_stack:
+            watch.leave()  # muted in a hook of a backward, at whose end torch puts all modes back
         tracer.own_until = tracer.beside_most = math.inf
         tracer.recorded_ns += tracer.own_ns - before_ns
         if stays:
