@@ -2,7 +2,8 @@
 
 from .blocks import OwnMode, blocks
 from .busy import busy, grape_works, is_profiled, is_watched, person_runs
-from .escapes import COMPILED, HIGHER_ORDER, SPARSE, EscapeWatch, below_dispatch
+from .compiling import before_compiled
+from .escapes import COMPILED, HIGHER_ORDER, OTHERWISE, SPARSE, EscapeWatch, below_dispatch
 from .groups import (
     BESIDE_GROUP,
     COLLECTIVES,
@@ -14,11 +15,11 @@ from .groups import (
     started_as_rank,
 )
 from .imports import when_imported
-from .issuing import as_written, issue
+from .issuing import as_written, issue, without_outer_casts
 from .operators import HOST_READS, Operator, hides_memory, tensors_in
 from .positions import PositionFinder, is_between, is_grape_code, is_own_code
 from .recorder import LIMIT, RecordedCall, Recorder, contents_of
-from .tracer import ANNOTATIONS, Tracer, record, without_outer_casts
+from .tracer import ANNOTATIONS, Tracer, record
 from .unseen import UnseenMode
 from .warned import warnings_of_the_caller
 
@@ -30,6 +31,7 @@ __all__ = [
     "HIGHER_ORDER",
     "HOST_READS",
     "LIMIT",
+    "OTHERWISE",
     "SPARSE",
     "EscapeWatch",
     "Group",
@@ -41,6 +43,7 @@ __all__ = [
     "Tracer",
     "UnseenMode",
     "as_written",
+    "before_compiled",
     "below_dispatch",
     "blocks",
     "busy",

@@ -7,13 +7,18 @@ more (A10). In others a mode of the person's lies above Grape's, whose handler i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from functools import partial, wraps
 from threading import get_ident
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+from .warned import warnings_of_the_caller
 
 __all__ = ["OwnMode", "blocks", "drop_keys"]
 
@@ -31,6 +36,54 @@ def drop_keys() -> None:
     if not torch._C._len_torch_dispatch_stack() and _is_included(torch._C.DispatchKey.Python):
         for key in _KEYS:
             torch._C._dispatch_tls_set_dispatch_key_included(key, False)
+
+
+_OTHERWISE: dict[str, Callable[..., object]] = {
+    name: getattr(torch.linalg, name)
+    for name in ("cond", "eigvals", "eigvalsh", "matrix_norm", "matrix_rank", "norm", "svdvals")
+}
+"""Functions that torch computes otherwise while any dispatch mode is on the stack, muted or not: it takes each tensor
+for one of a subclass then, computes vectors beside values, and these have other last bits.
+"""
+
+
+class _Otherwise:
+    """Where modules have them. A look through all takes a millisecond: again once others were imported, which then come
+    last.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[int, str] | None = None
+        self._modules: list[ModuleType] = []
+
+    def places(self) -> list[tuple[ModuleType, str, Callable[..., object]]]:
+        known = len(sys.modules), next(reversed(sys.modules))
+        if known != self._known:
+            self._modules = [one for one in list(sys.modules.values()) if _has(one)]
+            self._known = known
+        own = sys.modules.get("__main__")  # whose names come and go
+        modules = {id(one): one for one in (*self._modules, *([own] if own is not None else []))}.values()
+        return [(m, name, f) for m in modules for name, f in _OTHERWISE.items() if m.__dict__.get(name) is f]
+
+
+_otherwise = _Otherwise()
+
+
+def _has(module: object) -> bool:
+    names = getattr(module, "__dict__", {})
+    return isinstance(module, ModuleType) and any(names.get(name) is f for name, f in _OTHERWISE.items())
+
+
+def _aside(function: Callable[..., object]) -> Callable[..., object]:
+    @wraps(function)
+    def call(*args: object, **kwargs: object) -> object:
+        mode = _get_current_dispatch_mode()
+        if torch._C._len_torch_dispatch_stack() != 1 or not isinstance(mode, OwnMode):
+            return function(*args, **kwargs)
+        with warnings_of_the_caller():
+            return mode.step_aside(partial(function, *args, **kwargs))
+
+    return call
 
 
 class Blocks:
@@ -61,6 +114,10 @@ class Blocks:
         for guard in _GUARDS:
             self._patch(guard, self._enters_guard, self._leaves_guard)
         self._patch(TorchDispatchMode, self._enters_mode, self._leaves_mode)
+
+        for module, name, function in _otherwise.places():
+            self._patched.append((module, name, function))
+            setattr(module, name, _aside(function))
 
     def unwatch(self) -> None:
         self._watching -= 1
@@ -118,6 +175,10 @@ class OwnMode(TorchDispatchMode):
     """A dispatch mode of Grape's. It is given higher-order operators as well: where it was not, they would raise."""
 
     supports_higher_order_operators = True
+
+    def step_aside(self, call: Callable[[], object]) -> object:
+        """Run one of `_OTHERWISE` for the person. This mode alone is on the stack."""
+        return call()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

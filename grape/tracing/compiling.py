@@ -27,8 +27,26 @@ _ASKED = "_callback_from_stance"
 """Such a call asks it for the compiler, in front of everything else; None means that there is none."""
 
 
+_acts: list[Callable[[], None]] = []
+_undone: list[Callable[[], None]] = []
+
+
 def before_compiled(act: Callable[[], None]) -> Callable[[], None]:
     """Have `act` called at the begin of each such call, in its thread; the result undoes it."""
+    _acts.append(act)
+    if not _undone:
+        _undone.append(_patched())
+
+    def undo() -> None:
+        if act in _acts:
+            _acts.remove(act)
+        if not _acts and _undone:
+            _undone.pop()()
+
+    return undo
+
+
+def _patched() -> Callable[[], None]:
     patched: list[tuple[ModuleType, Callable[[object], object]]] = []
 
     def patch(module: ModuleType) -> None:
@@ -39,7 +57,8 @@ def before_compiled(act: Callable[[], None]) -> Callable[[], None]:
         def answer(callback: object) -> object:
             found = asked(callback)
             if found is not None:
-                act()
+                for act in list(_acts):
+                    act()
             return found
 
         setattr(module, _ASKED, answer)

@@ -25,6 +25,9 @@ COMPILED = "code that torch.compile made"
 HIGHER_ORDER = "a higher-order operator"
 """Stands among the escapes of a call that runs one: what that is made of, no mode sees."""
 
+OTHERWISE = "a function that torch computes otherwise below a dispatch mode"
+"""Stands among the escapes of a call that runs one: Grape's mode steps aside, and sees none of it (`blocks`)."""
+
 _ESCAPES = frozenset(
     {
         torch.Tensor.numpy,

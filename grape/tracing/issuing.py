@@ -9,17 +9,19 @@ view (`linalg.pinv`) reads it as if it were none. So the keys are put back, but 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..model.call import Args, Kwargs
-from .blocks import blocks
+from .blocks import OwnMode, blocks
 
-__all__ = ["as_written", "issue"]
+__all__ = ["as_written", "issue", "without_outer_casts"]
 
 _Function: TypeAlias = Callable[..., object]
 """What a mode is given: an operator, or a higher-order operator."""
@@ -39,6 +41,7 @@ _OnEntry: Any = vars(torch._C)["_RestorePythonTLSSnapshot"]
 _restore, _put_back = _OnEntry.__enter__, _OnEntry.__exit__
 _NO_ERROR = (None, None, None)
 _call: Callable[[Any], Any] = partial.__call__
+_is_known: Callable[[str], bool] = torch._C._dispatch_has_kernel
 _has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
@@ -63,13 +66,17 @@ _ways: dict[int, _Way] = {}
 
 
 def _way_of(function: _Function) -> _Way | None:
-    """None of a higher-order operator, which has no kernels, and of `detach`: torch hands that to a mode also where
-    nobody calls the operator (`.data`, what autograd saves), with the keys as they are."""
+    """None of a higher-order operator, which has no kernels, and of `prim.device`, which a fake tensor asks a mode for,
+    where an error would end the process. None of `detach`: torch hands that to a mode also where nobody calls it
+    (`.data`, what autograd saves), with the keys as they are.
+    """
     if not isinstance(function, torch._ops.OpOverload) or function is torch.ops.aten.detach.default:
         return None
     way = _ways.get(id(function))
     if way is None:
         name = function.name()
+        if not _is_known(name):
+            return None
         way = _ways[id(function)] = _Way(
             function,
             _has_kernel(name, "ADInplaceOrView"),
@@ -100,16 +107,24 @@ def _takes_numbers(name: str) -> bool:
 def issue(function: _Function, args: Args, kwargs: Kwargs) -> object:
     """Run an operator that a dispatch mode was given.
 
-    What the handler of a mode of the person's issues runs with the keys of that handler, as it does without Grape's.
+    What the handler of a mode of the person's issues runs with the keys of that handler, as it does without Grape's; so
+    does what such a mode is given next, as those are that torch exports and traces graphs with.
     """
     way = _way_of(function)
-    if way is None or blocks.in_mode:
+    if way is None or blocks.in_mode or _is_above_others():
         return function(*args, **kwargs)
     for i in way.takes:
         if i < len(args) and type(args[i]) in _NUMBERS:
             number = torch.scalar_tensor(args[i], dtype=_NUMBERS[type(args[i])], device="cpu")
             args = (*args[:i], number, *args[i + 1 :])
     return _run(way, function, args, kwargs)
+
+
+def _is_above_others() -> bool:
+    """True where the operator comes to another mode than Grape's next."""
+    if not torch._C._len_torch_dispatch_stack():
+        return False
+    return not all(isinstance(mode, OwnMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def as_written(function: _Function, run: Callable[[], object]) -> object:
@@ -156,3 +171,22 @@ def _casts_on_entry() -> list[Any]:
     entry = _OnEntry()
     _, excluded, _ = tuple(map(_call, (partial(_restore, entry), _excluded_now, partial(_put_back, entry, *_NO_ERROR))))
     return [key for key in _CASTS.values() if not excluded.has(key)]
+
+
+@contextmanager
+def without_outer_casts() -> Iterator[None]:
+    """Have autocast cache no casts, where it was entered before: one cached there is an operator that a trace would not
+    show, and a capture would not repeat.
+
+    Where gradients are recorded the cache decides in which dtype those of a weight that is used twice are added up, so
+    it is left alone; so are casts of a block inside, which begins and ends with an empty cache.
+    """
+    enabled = torch.is_autocast_cache_enabled()
+    if torch.is_grad_enabled() or not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
+        yield
+        return
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(enabled)

@@ -28,9 +28,9 @@ from .blocks import OwnMode, blocks, drop_keys
 from .busy import Unwatched, grape_works, unwatched
 from .compiling import before_compiled, keep_uncompiled
 from .constructs import construct_of
-from .escapes import HIGHER_ORDER, SPARSE, EscapeWatch, below_dispatch
+from .escapes import HIGHER_ORDER, OTHERWISE, SPARSE, EscapeWatch, below_dispatch
 from .groups import process_group
-from .issuing import issue
+from .issuing import issue, without_outer_casts
 from .operators import Operator
 from .positions import PositionFinder
 from .recorder import LIMIT, Before, RecordedCall, Recorder
@@ -102,7 +102,7 @@ class Tracer(OwnMode):
         return self.on_stack and _get_current_dispatch_mode() is self and not blocks.in_mode
 
     def enter(self) -> None:
-        """Join the mode stack, muted."""
+        """Join, muted."""
         if not self.on_stack:
             self.on_stack = True
             blocks.watch()
@@ -188,6 +188,21 @@ class Tracer(OwnMode):
         self.recorder = recorder
         self._thread = get_ident()
         _include(True)
+
+    def step_aside(self, call: Callable[[], object]) -> object:
+        if self.recorder is not None:
+            user, inner = self.positions.find(2)
+            frame = user or inner
+            self.recorder.escapes.append((OTHERWISE, self.positions.at(frame) if frame else None))
+        muted = not torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.Python)
+        try:
+            _pop_mode()
+            return call()
+        finally:
+            if _get_current_dispatch_mode() is not self:
+                _push_mode(self)
+            if muted:
+                _include(False)
 
     @contextmanager
     def passing_through(self) -> Iterator[None]:
@@ -291,25 +306,6 @@ def _keys_come_back() -> bool:
 def _include(included: bool) -> None:
     for key in (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot):
         torch._C._dispatch_tls_set_dispatch_key_included(key, included)
-
-
-@contextmanager
-def without_outer_casts() -> Iterator[None]:
-    """Have autocast cache no casts, where it was entered before: one cached there is an operator that a trace would not
-    show, and a capture would not repeat.
-
-    Where gradients are recorded the cache decides in which dtype those of a weight that is used twice are added up, so
-    it is left alone; so are casts of a block inside, which begins and ends with an empty cache.
-    """
-    enabled = torch.is_autocast_cache_enabled()
-    if torch.is_grad_enabled() or not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
-        yield
-        return
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(enabled)
 
 
 def record(

@@ -23,7 +23,11 @@ ROWS = (
         ("operators in kernels not cast", "(key for key in casts if key in way.casts)]", "()]"),
         ("operators cast that autocast has cast", "if name not in _CAST_BY_OTHERS[device] and not", "if not"),
         ("numbers of TorchScript not taken", "type(args[i]) in _NUMBERS:", "False:"),
-        ("a handler of the person's runs with other keys", "if way is None or blocks.in_mode:", "if way is None:"),
+        (
+            "a handler of the person's runs with other keys",
+            "if way is None or blocks.in_mode or _is",
+            "if way is None or _is",
+        ),
     ),
     *rows_of(
         "grape.tracing.issuing",
@@ -46,11 +50,31 @@ ROWS = (
         ),
     ),
     *rows_of(
+        "grape.tracing.blocks",
+        ("tests/integration/test_blocks_of_cells.py", "-k", "otherwise"),
+        (
+            "torch computes otherwise while Grape watches",
+            "mode.step_aside(partial(function, *args, **kwargs))",
+            "function(*args, **kwargs)",
+        ),
+        ("functions that were imported by name forgotten", "for m in modules for", "for m in [torch.linalg] for"),
+    ),
+    *rows_of(
+        "grape.tracing.tracer",
+        ("tests/integration/test_blocks_of_cells.py", "-k", "otherwise"),
+        ("what nobody watched captured", "self.recorder.escapes.append((OTHERWISE", "list((OTHERWISE"),
+        (
+            "a mode that stepped aside does not come back",
+            "            if _get_current_dispatch_mode() is not self:\n                _push_mode(self)\n",
+            "            pass\n",
+        ),
+    ),
+    *rows_of(
         "grape.runtime.capture.proof.judging",
         ("tests/unit/test_judging.py", "-k", "higher"),
         (
             "higher-order operators captured",
-            "if name in (COMPILED, HIGHER_ORDER):",
+            "if name in (COMPILED, HIGHER_ORDER, OTHERWISE):",
             "if name == HIGHER_ORDER:\n        return None\n    if name == COMPILED:",
         ),
     ),

@@ -75,6 +75,71 @@ def test_torch_works_behind_inference_mode(shell: InteractiveShell, name: str) -
     is_as_plain(shell, INFERENCE[name])
 
 
+OTHERWISE = {
+    "eigvalsh": "torch.linalg.eigvalsh(symmetric)",
+    "svdvals": "torch.linalg.svdvals(matrix)",
+    "imported by name": "svdvals(matrix)",
+    "cond": "torch.linalg.cond(matrix)",
+    "nuclear": "torch.linalg.matrix_norm(matrix, 'nuc')",
+    "norm": "torch.norm(matrix, p='nuc') + matrix.norm(p='nuc')",
+    "spectral": "torch.linalg.norm(matrix, 2)",
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_what_torch_computes_otherwise_below_modes_is_as_plain(shell: InteractiveShell, name: str) -> None:
+    setup = f"""\
+from torch.linalg import svdvals
+matrix, wide = torch.randn(9, 9), nn.Linear(9, 9)
+symmetric = matrix @ matrix.T + torch.eye(9)
+def f(x):
+    return wide(x) + {OTHERWISE[name]}
+"""
+    cell = f"""\
+for i in range(12):
+    log.append(({OTHERWISE[name]} * 2).tolist())
+with torch.no_grad():
+    for i in range(12):
+        log.append(f(matrix).tolist())
+        log.append((wide(matrix) * 2).sum().item())
+try:
+    torch.linalg.svdvals(matrix.long())
+except Exception as error:
+    log.append(str(error))
+"""
+    is_as_plain(shell, cell, setup)
+    assert torch.linalg.svdvals is shell.user_ns["svdvals"] and "Grape" not in repr(torch.linalg.svdvals)
+    assert type(torch.linalg.svdvals) is type(torch.linalg.svd)
+
+
+COMPILES_BY_ITSELF = {
+    "cond": "x = torch.cond(x.sum() > 0, inner, step, (x,))",
+    "export": "x = torch.export.export(net, (x,)).module()(x)",
+    "make_fx": "x = make_fx(step)(x)(x)",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", COMPILES_BY_ITSELF)
+def test_what_traces_the_persons_functions_by_itself(shell: InteractiveShell, name: str) -> None:
+    """torch.cond compiles what it is given, and nothing in the notebook tells of it beforehand; fake tensors, as those
+    of torch.export, ask a mode for what is no operator."""
+    setup = """\
+from torch.fx.experimental.proxy_tensor import make_fx
+def inner(a): return net(a).relu() * 2
+def step(a): return inner(a) + a
+"""
+    cell = f"""\
+x = torch.randn(4, 8)
+with torch.no_grad():
+    for i in range(8):
+        {COMPILES_BY_ITSELF[name]}
+        x = step(x / x.norm())
+        log.append(x.tolist())
+"""
+    is_as_plain(shell, cell, setup)
+
+
 HIGHER_ORDER = {
     "cond": "torch.cond(x.sum() > 3, lambda t: (t.sin(),), lambda t: (t.cos() + 1,), (x,))[0]",
     "while_loop": "while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x))[1]",

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from ...streams import shared as streams
-from ...tracing import busy, grape_works, is_profiled, is_watched, process_group
+from ...tracing import before_compiled, busy, grape_works, is_profiled, is_watched, process_group
 from ..buffers.handed_out import watch_results
 from ..guarding.environment import foreign_function_mode
 from ..predication.early_stop import set_stepper
@@ -58,6 +58,9 @@ class Interceptor:
         self._original: Callable[..., object] | None = None
         self._patch: object = None
         self._unwatch: Callable[[], None] = lambda: None
+        self._uncompiled: Callable[[], None] = lambda: None
+        self._compiler_came = False
+        """It takes functions into graphs of its own from now on, and cannot read the code of a trampoline."""
         self._steps = LoopSteps(context, self._may_step, self.active.enter, name_of)
         self.withdrawn = False
         """True where the rest of this cell runs as if Grape were not there: somebody looks at its frames."""
@@ -112,6 +115,7 @@ class Interceptor:
             self._installed = True
             set_stepper(self._steps)
             self._unwatch = watch_results(self.context.store)
+            self._uncompiled = before_compiled(self._leave_to_compiler)
         if self._original is None and (self.context.observing or self._modules.serve):
             self._patch_modules()
 
@@ -173,12 +177,20 @@ class Interceptor:
         read the code of a trampoline. Modules stay candidates.
         """
         self._modules.namespace = namespace
-        self.context.predictor.allowed = not compiles(namespace)
+        self.context.predictor.allowed = not (self._compiler_came or compiles(namespace))
         if not self.context.predictor.allowed:
             self.context.predictor.forget()
             self._functions.give_back_all()
             return
         self._functions.adopt(namespace)
+
+    def _leave_to_compiler(self) -> None:
+        """The compiler is about to look at frames, also where torch calls it by itself (`torch.cond`)."""
+        if self._installed and not self._compiler_came:
+            self._compiler_came = True
+            self.context.predictor.allowed = False
+            self.context.predictor.forget()
+            self._functions.give_back_all()
 
     def withdraw_before(self, code: types.CodeType | None, namespace: Mapping[str, object]) -> None:
         """Let the rest of the cell run as if Grape were not there, where somebody looks at its frames already, or
@@ -246,6 +258,7 @@ class Interceptor:
             self._installed = False
             set_stepper(None)
             self._unwatch()
+            self._uncompiled()
             let_through(self)
 
     def _unpatch_modules(self) -> None:

@@ -35,7 +35,7 @@ class Finder {
   }
 
   // The context behind which to record an iteration, of `period` operators; 0 where none is known to repeat.
-  uint64_t iteration(size_t period) const {
+  uint64_t iteration(size_t period) {
     return periods.head(period, [](auto before) { return hashed(before); });
   }
 

@@ -30,7 +30,7 @@ class Learner {
   // Nothing serves here, and nothing is recorded: a record begins, perhaps.
   void consider(uint64_t context) {
     if (!finder_.room() || finder_.is_lost(context)) return;
-    if (size_t period = finder_.periods.found(); period && period != period_) {
+    if (size_t period = finder_.periods.found(); period && period != period_ && finder_.periods.may_look(period)) {
       period_ = period;
       iteration_ = finder_.periods.is_served(period) ? 0 : finder_.iteration(period);
     } else if (period_ && !finder_.periods.holds(period_)) {

@@ -36,7 +36,7 @@ class Periods {
 
   // Whatever ran in between was not seen.
   void begin() {
-    n_ = ROOM;
+    n_ = ROOM, look_at_ = 0;
     std::fill(met_.begin(), met_.end(), Met());
     for (Candidate& c : candidates_) c.period = 0;
   }
@@ -77,9 +77,14 @@ class Periods {
   // The signature of the operator so many ago.
   uint64_t before(size_t back) const { return ring_[(n_ - 1 - back) % SIZE]; }
 
+  // Whether a look for a head is due: as many operators ran since the last one as that looked at, or this one looks at
+  // twice as many. Where periods hold for a moment only, as while a cache grows, each would be looked at otherwise.
+  bool may_look(size_t period) const { return n_ >= look_at_ || period >= 2 * looked_at_; }
+
   // The context behind which an iteration best begins: one that comes once in it, behind a read, or else a write.
   template <class F>
-  uint64_t head(size_t period, F context_of) const {
+  uint64_t head(size_t period, F context_of) {
+    look_at_ = n_ + period, looked_at_ = period;
     std::unordered_map<uint64_t, int> times;
     std::vector<uint64_t> contexts(period);
     for (size_t k = 0; k < period; k++) times[contexts[k] = context_of([&](size_t back) { return ring_[(n_ - period + k - back) % SIZE]; })]++;
@@ -133,7 +138,7 @@ class Periods {
   std::vector<uint8_t> kinds_;
   std::array<Candidate, 6> candidates_{};
   std::vector<Met> met_{2 * ROOM};  // as in `Finder::met_of`
-  size_t n_ = ROOM;
+  size_t n_ = ROOM, look_at_ = 0, looked_at_ = 0;
 };
 
 }  // namespace grape

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from ....model import OpRecord, Position, Reason, Refused, Trace
-from ....tracing import COLLECTIVES, COMPILED, HIGHER_ORDER, SPARSE, RecordedCall
+from ....tracing import COLLECTIVES, COMPILED, HIGHER_ORDER, OTHERWISE, SPARSE, RecordedCall
 from ...backends.protocol import Backend
 from ...buffers.slots import Slot
 from ...replaying.host_draws import host_draws
@@ -85,7 +85,7 @@ def _escaped(escapes: Sequence[tuple[str, Position | None]]) -> Refused | None:
     if not escapes:
         return None
     name, at = escapes[0]
-    if name in (COMPILED, HIGHER_ORDER):
+    if name in (COMPILED, HIGHER_ORDER, OTHERWISE):
         return Refused.because(Reason.COMPILED, at, what=name)
     if name == SPARSE:
         return Refused.because(Reason.SPARSE, at, what=name)
