@@ -16,8 +16,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
+from .compiling import before_compiled
 from .warned import warnings_of_the_caller
 
 __all__ = ["OwnMode", "blocks", "drop_keys"]
@@ -56,7 +58,7 @@ class _Otherwise:
         self._known: tuple[int, str] | None = None
         self._modules: list[ModuleType] = []
 
-    def places(self) -> list[tuple[ModuleType, str, Callable[..., object]]]:
+    def places(self) -> list[tuple[Any, str, Callable[..., object]]]:
         known = len(sys.modules), next(reversed(sys.modules))
         if known != self._known:
             self._modules = [one for one in list(sys.modules.values()) if _has(one)]
@@ -74,11 +76,15 @@ def _has(module: object) -> bool:
     return isinstance(module, ModuleType) and any(names.get(name) is f for name, f in _OTHERWISE.items())
 
 
-def _aside(function: Callable[..., object]) -> Callable[..., object]:
+def _aside(function: Callable[..., object], muted: bool = False) -> Callable[..., object]:
+    """`muted`: only where the mode is, so that the operator does not come to it, and raises as it is on the stack."""
+
     @wraps(function)
     def call(*args: object, **kwargs: object) -> object:
         mode = _get_current_dispatch_mode()
         if torch._C._len_torch_dispatch_stack() != 1 or not isinstance(mode, OwnMode):
+            return function(*args, **kwargs)
+        if muted and _is_included(torch._C.DispatchKey.Python):
             return function(*args, **kwargs)
         with warnings_of_the_caller():
             return mode.step_aside(partial(function, *args, **kwargs))
@@ -92,6 +98,8 @@ class Blocks:
     def __init__(self) -> None:
         self._watching = 0
         self._patched: list[tuple[Any, str, object]] = []
+        self._functions: list[tuple[Any, str, Callable[..., object]]] = []
+        self._uncompiled: Callable[[], None] = lambda: None
         self._guards: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         """With each, the thread that entered it. The compiler lets some go without leaving them."""
         self._modes: list[tuple[object, int]] = []
@@ -115,9 +123,12 @@ class Blocks:
             self._patch(guard, self._enters_guard, self._leaves_guard)
         self._patch(TorchDispatchMode, self._enters_mode, self._leaves_mode)
 
-        for module, name, function in _otherwise.places():
-            self._patched.append((module, name, function))
+        self._patched.append((HigherOrderOperator, "__call__", HigherOrderOperator.__call__))
+        HigherOrderOperator.__call__ = _aside(HigherOrderOperator.__call__, muted=True)  # type: ignore[method-assign]
+        self._functions = _otherwise.places()
+        for module, name, function in self._functions:
             setattr(module, name, _aside(function))
+        self._uncompiled = before_compiled(self._give_functions_back)
 
     def unwatch(self) -> None:
         self._watching -= 1
@@ -129,6 +140,13 @@ class Blocks:
             return
         while self._patched:
             setattr(*self._patched.pop())
+        self._uncompiled()
+        self._give_functions_back()
+
+    def _give_functions_back(self) -> None:
+        """Also before the compiler comes, which knows them by identity."""
+        while self._functions:
+            setattr(*self._functions.pop())
 
     def _patch(self, kind: Any, enters: Callable[[Any], None], leaves: Callable[[Any], None]) -> None:
         begin, end = kind.__enter__, kind.__exit__

@@ -16,10 +16,9 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..model.call import Args, Kwargs
-from .blocks import OwnMode, blocks
+from .blocks import blocks
 
 __all__ = ["as_written", "issue", "without_outer_casts"]
 
@@ -107,24 +106,16 @@ def _takes_numbers(name: str) -> bool:
 def issue(function: _Function, args: Args, kwargs: Kwargs) -> object:
     """Run an operator that a dispatch mode was given.
 
-    What the handler of a mode of the person's issues runs with the keys of that handler, as it does without Grape's; so
-    does what such a mode is given next, as those are that torch exports and traces graphs with.
+    What the handler of a mode of the person's issues runs with the keys of that handler, as it does without Grape's.
     """
     way = _way_of(function)
-    if way is None or blocks.in_mode or _is_above_others():
+    if way is None or blocks.in_mode:
         return function(*args, **kwargs)
     for i in way.takes:
         if i < len(args) and type(args[i]) in _NUMBERS:
             number = torch.scalar_tensor(args[i], dtype=_NUMBERS[type(args[i])], device="cpu")
             args = (*args[:i], number, *args[i + 1 :])
     return _run(way, function, args, kwargs)
-
-
-def _is_above_others() -> bool:
-    """True where the operator comes to another mode than Grape's next."""
-    if not torch._C._len_torch_dispatch_stack():
-        return False
-    return not all(isinstance(mode, OwnMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def as_written(function: _Function, run: Callable[[], object]) -> object:

@@ -25,8 +25,8 @@ ROWS = (
         ("numbers of TorchScript not taken", "type(args[i]) in _NUMBERS:", "False:"),
         (
             "a handler of the person's runs with other keys",
-            "if way is None or blocks.in_mode or _is",
-            "if way is None or _is",
+            "if way is None or blocks.in_mode:",
+            "if way is None:",
         ),
     ),
     *rows_of(
@@ -50,12 +50,36 @@ ROWS = (
         ),
     ),
     *rows_of(
+        "grape.tracing.issuing",
+        ("tests/integration/test_blocks_of_cells.py", "-k", "traces_the_persons"),
+        ("fake tensors asked for kernels", "        if not _is_known(name):\n", "        if False:\n"),
+    ),
+    *rows_of(
+        "grape.runtime.dispatch.intercept",
+        ("tests/integration/test_blocks_of_cells.py", "-k", "traces_the_persons"),
+        (
+            "functions kept from a compiler that nobody announced",
+            "before_compiled(self._leave_to_compiler)",
+            "lambda: None",
+        ),
+    ),
+    *rows_of(
+        "grape.tracing.blocks",
+        ("tests/unit/test_blocks.py", "-k", "muted_mode"),
+        ("higher-order operators beside a muted mode", "if muted and _is_included", "if muted or _is_included"),
+    ),
+    *rows_of(
         "grape.tracing.blocks",
         ("tests/integration/test_blocks_of_cells.py", "-k", "otherwise"),
         (
             "torch computes otherwise while Grape watches",
             "mode.step_aside(partial(function, *args, **kwargs))",
             "function(*args, **kwargs)",
+        ),
+        (
+            "functions that the compiler knows stay replaced",
+            "before_compiled(self._give_functions_back)",
+            "lambda: None",
         ),
         ("functions that were imported by name forgotten", "for m in modules for", "for m in [torch.linalg] for"),
     ),

@@ -164,7 +164,7 @@ ROWS = (
         TESTS,
         (
             "results: with a graph of their own replayed",
-            "tensor.grad_fn is not None and id(tensor) not in given and not is_consumed(tensor)",
+            "id(tensor) not in given and has_graph(tensor) and not is_consumed(tensor)",
             "False",
         ),
         (

@@ -112,6 +112,32 @@ except Exception as error:
     assert type(torch.linalg.svdvals) is type(torch.linalg.svd)
 
 
+def test_a_higher_order_operator_behind_more_than_is_traced(shell: InteractiveShell) -> None:
+    """The mode is muted then, and still on the stack, where torch.cond finds it and raises."""
+    cell = """\
+x = torch.ones(4)
+for i in range(3000):
+    x = (x * 1.5).sin() + 1
+    if i > 2990:
+        x = torch.cond(x.sum() > 5, lambda t: t.sin(), lambda t: t.cos(), (x,))
+log.append(x.tolist())
+"""
+    is_as_plain(shell, cell, "torch.cond(torch.tensor(True), lambda t: t.sin(), lambda t: t.cos(), (torch.ones(4),))\n")
+
+
+def test_the_compiler_finds_functions_that_torch_computes_otherwise(shell: InteractiveShell) -> None:
+    setup = """\
+compiled = torch.compile(lambda x: torch.linalg.svdvals(x * 2).sum(), backend="eager", fullgraph=True)
+matrix = torch.randn(5, 5)
+"""
+    cell = """\
+for i in range(6):
+    log.append(net(torch.randn(2, 8)).sum().item())
+    log.append(compiled(matrix).item())
+"""
+    is_as_plain(shell, cell, setup)
+
+
 COMPILES_BY_ITSELF = {
     "cond": "x = torch.cond(x.sum() > 0, inner, step, (x,))",
     "export": "x = torch.export.export(net, (x,)).module()(x)",

@@ -125,3 +125,11 @@ def test_nothing_is_patched_while_nobody_watches() -> None:
     assert TorchDispatchMode.__enter__ is not before[0]
     tracer.leave()
     assert (TorchDispatchMode.__enter__, torch._C._InferenceMode.__enter__) == before
+
+
+def test_a_higher_order_operator_finds_no_muted_mode(tracer: Tracer) -> None:
+    """torch.cond raises where it finds a mode that it did not come to."""
+    x = torch.ones(3)
+    tracer.mute()
+    made = torch.ops.higher_order.cond(torch.tensor(True), torch.sin, torch.cos, (x,))
+    assert torch.equal(made, x.sin()) and tracer.on_stack

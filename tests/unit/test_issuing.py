@@ -281,7 +281,9 @@ def test_below_a_mode_of_the_person_operators_run_as_below_that_alone(state: str
                 alone = base_operators(lambda program=program: program(world))
             with outermost(), Persons():
                 beside = base_operators(lambda program=program: program(world))
-            assert beside == alone
+            with Persons(), outermost():
+                above = base_operators(lambda program=program: program(world))
+            assert beside == alone and above == alone
 
 
 def test_numbers_come_to_operators_that_take_tensors_as_such() -> None:
