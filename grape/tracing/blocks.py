@@ -8,7 +8,7 @@ more (A10). In others a mode of the person's lies above Grape's, whose handler i
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from threading import get_ident
 from types import ModuleType
@@ -45,8 +45,20 @@ _OTHERWISE: dict[str, Callable[..., object]] = {
     for name in ("cond", "eigvals", "eigvalsh", "matrix_norm", "matrix_rank", "norm", "svdvals")
 }
 """Functions that torch computes otherwise while any dispatch mode is on the stack, muted or not: it takes each tensor
-for one of a subclass then, computes vectors beside values, and these have other last bits.
+for one of a subclass then, computes vectors beside values, and these have other last bits. Norms only of some orders.
 """
+_BY_SINGULAR_VALUES = (2, -2, "nuc")
+
+
+def _differs(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this call of one of them is computed otherwise."""
+    if name not in ("norm", "matrix_norm"):
+        return True
+    order, dim = (kwargs.get(key, args[at] if len(args) > at else None) for at, key in ((1, "ord"), (2, "dim")))
+    if not isinstance(order, (int, float, str)) or order not in _BY_SINGULAR_VALUES:
+        return False
+    of_vectors = isinstance(dim, int) or (dim is None and bool(args) and getattr(args[0], "ndim", 0) == 1)
+    return name == "matrix_norm" or not of_vectors
 
 
 class _Otherwise:
@@ -76,7 +88,7 @@ def _has(module: object) -> bool:
     return isinstance(module, ModuleType) and any(names.get(name) is f for name, f in _OTHERWISE.items())
 
 
-def _aside(function: Callable[..., object], muted: bool = False) -> Callable[..., object]:
+def _aside(function: Callable[..., object], name: str, muted: bool = False) -> Callable[..., object]:
     """`muted`: only where the mode is, so that the operator does not come to it, and raises as it is on the stack."""
 
     @wraps(function)
@@ -84,7 +96,7 @@ def _aside(function: Callable[..., object], muted: bool = False) -> Callable[...
         mode = _get_current_dispatch_mode()
         if torch._C._len_torch_dispatch_stack() != 1 or not isinstance(mode, OwnMode):
             return function(*args, **kwargs)
-        if muted and _is_included(torch._C.DispatchKey.Python):
+        if _is_included(torch._C.DispatchKey.Python) if muted else not _differs(name, args, kwargs):
             return function(*args, **kwargs)
         with warnings_of_the_caller():
             return mode.step_aside(partial(function, *args, **kwargs))
@@ -124,10 +136,10 @@ class Blocks:
         self._patch(TorchDispatchMode, self._enters_mode, self._leaves_mode)
 
         self._patched.append((HigherOrderOperator, "__call__", HigherOrderOperator.__call__))
-        HigherOrderOperator.__call__ = _aside(HigherOrderOperator.__call__, muted=True)  # type: ignore[method-assign]
+        HigherOrderOperator.__call__ = _aside(HigherOrderOperator.__call__, "__call__", muted=True)  # type: ignore[method-assign]
         self._functions = _otherwise.places()
         for module, name, function in self._functions:
-            setattr(module, name, _aside(function))
+            setattr(module, name, _aside(function, name))
         self._uncompiled = before_compiled(self._give_functions_back)
 
     def unwatch(self) -> None:

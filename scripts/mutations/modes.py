@@ -66,7 +66,11 @@ ROWS = (
     *rows_of(
         "grape.tracing.blocks",
         ("tests/unit/test_blocks.py", "-k", "muted_mode"),
-        ("higher-order operators beside a muted mode", "if muted and _is_included", "if muted or _is_included"),
+        (
+            "higher-order operators beside a muted mode",
+            "DispatchKey.Python) if muted else",
+            "DispatchKey.Python) or True if muted else",
+        ),
     ),
     *rows_of(
         "grape.tracing.blocks",
@@ -81,6 +85,7 @@ ROWS = (
             "before_compiled(self._give_functions_back)",
             "lambda: None",
         ),
+        ("norms by singular values forgotten", "_BY_SINGULAR_VALUES = (2, -2,", "_BY_SINGULAR_VALUES = (-2,"),
         ("functions that were imported by name forgotten", "for m in modules for", "for m in [torch.linalg] for"),
     ),
     *rows_of(

@@ -12,7 +12,7 @@ import torch
 import torch._dynamo  # it wraps functions of torch for good
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grape.tracing import PositionFinder, Recorder, Tracer, blocks
+from grape.tracing import OTHERWISE, PositionFinder, Recorder, Tracer, blocks
 
 KEY = torch._C.DispatchKey.Python
 
@@ -133,3 +133,12 @@ def test_a_higher_order_operator_finds_no_muted_mode(tracer: Tracer) -> None:
     tracer.mute()
     made = torch.ops.higher_order.cond(torch.tensor(True), torch.sin, torch.cos, (x,))
     assert torch.equal(made, x.sin()) and tracer.on_stack
+
+
+@pytest.mark.parametrize("options", [{}, {"dim": -1}, {"ord": 2, "dim": -1}, {"ord": "fro"}, {"ord": 1}])
+def test_norms_that_are_computed_the_same_are_seen(tracer: Tracer, options: dict[str, Any]) -> None:
+    assert tracer.recorder is not None
+    torch.linalg.norm(torch.ones(3, 3), **options)
+    assert not tracer.recorder.escapes
+    torch.linalg.norm(torch.ones(3, 3), 2)
+    assert [name for name, _ in tracer.recorder.escapes] == [OTHERWISE]
