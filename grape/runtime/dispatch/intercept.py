@@ -60,7 +60,7 @@ class Interceptor:
         self._unwatch: Callable[[], None] = lambda: None
         self._uncompiled: Callable[[], None] = lambda: None
         self._compiler_came = False
-        """It takes functions into graphs of its own from now on, and cannot read the code of a trampoline."""
+        """In this cell it takes functions into graphs of its own, and cannot read the code of a trampoline."""
         self._steps = LoopSteps(context, self._may_step, self.active.enter, name_of)
         self.withdrawn = False
         """True where the rest of this cell runs as if Grape were not there: somebody looks at its frames."""
@@ -104,7 +104,7 @@ class Interceptor:
         """Stand between from now on, in the calling thread."""
         self._thread = get_ident()
         self.active.free = True
-        busy.now = self.withdrawn = False
+        busy.now = self.withdrawn = self._compiler_came = False
         busy.thread = self._thread
         self._modules.late.clear()
         self.outlined = [
