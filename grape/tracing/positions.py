@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 
 from ..model import Position
+from .busy import Unwatched
 
 _PLUMBING = ("_dynamo/eval_frame.py", "torch/_compile.py", "torch/_ops.py", "torch/utils/_python_dispatch.py")
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -52,7 +53,8 @@ def _place(filename: str) -> int:
     known = _places.get(filename)
     if known is None:
         plumbing = filename.startswith(OWN_FOLDER) or filename.endswith(_PLUMBING)
-        known = _places[filename] = _OWN if _is_own(filename) else _GRAPE if plumbing else _LIBRARY
+        with Unwatched():  # calls of the path's functions are none of the code that is watched
+            known = _places[filename] = _OWN if _is_own(filename) else _GRAPE if plumbing else _LIBRARY
     return known
 
 

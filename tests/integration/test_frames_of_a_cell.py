@@ -260,7 +260,6 @@ def test_who_follows_the_code_sees_that_of_the_plain_cell(shell: InteractiveShel
 
 
 BROKEN = """\
-torch._dynamo.reset()
 graphs = []
 def backend(graph, inputs):
     graphs.append(len(graph.graph.nodes))
