@@ -39,6 +39,15 @@ def of_grape(source: str, **names: Any) -> dict[str, Any]:
     return names
 
 
+@pytest.fixture(autouse=True)
+def nobody_else(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Who asked before, in other tests, and waits for the garbage collector, asks no more."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(interrupts, "_owners", weakref.WeakKeyDictionary())
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def owner() -> Iterator[Owner]:
     before = signal.getsignal(signal.SIGINT)

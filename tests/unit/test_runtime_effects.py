@@ -22,7 +22,7 @@ import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -287,6 +287,34 @@ def test_what_a_library_does_once_refuses_nothing(tmp_path: Path, monkeypatch: p
             served(torch.ones(3, 4))
     assert served.evidence().replays  # type: ignore[union-attr]
     assert refused(often, times=10).code == "GR404"
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_the_garbage_collector_calls_is_no_effect_of_the_call_in_which_it_comes(asked: bool) -> None:
+    """A generator that somebody left behind is closed then, and its code calls what it likes. Who asks for a collection
+    asks for that too.
+    """
+
+    def left_behind(me: list[Iterator[None]]) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            closed.append(os.getloadavg())
+            print(len(me))
+
+    closed: list[object] = []
+    many = 4 * gc.get_threshold()[0]
+    ask: Callable[[], object] = gc.collect if asked else lambda: [[] for _ in range(many)]
+
+    with EffectWatch(PositionFinder()) as watch:
+        me: list[Iterator[None]] = []
+        me.append(left_behind(me))
+        next(me[0])
+        del me  # a circle, which only the collector ends
+        ask()
+    assert closed
+    assert bool(watch.found) is asked
+    assert watch.calls._collecting not in gc.callbacks
 
 
 def test_an_iterator_in_a_global_is_refused() -> None:

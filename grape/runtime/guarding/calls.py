@@ -7,9 +7,11 @@ takes its instructions back when code is entered next).
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 from collections.abc import Callable
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
@@ -51,6 +53,8 @@ class CallWatch:
         self.ends_at_imports = False
         """True where it stops where a module is loaded, and says so in `loaded`: under it that takes twice as long."""
         self.loaded = False
+        self._collector: int | None = None
+        """The thread that collects garbage: what finalizers and abandoned generators call there, no later call would."""
         self.events = 0
         self.limit = float("inf")
         """After so many events `on_limit` is asked, at each call, to stop the watch, until it does."""
@@ -59,18 +63,30 @@ class CallWatch:
 
     def start(self) -> None:
         self.beside_another = sys.getprofile() is not None
+        gc.callbacks.insert(0, self._collecting)
         if not self.beside_another:
             self.watches = True
             sys.setprofile(self)
 
     def stop(self) -> None:
         self._passed = None
-        self.watches = False
+        self.watches, self._collector = False, None
+        with contextlib.suppress(ValueError):  # it may have been stopped before
+            gc.callbacks.remove(self._collecting)
         if sys.getprofile() is self:
             sys.setprofile(None)
 
+    def _collecting(self, phase: str, _: object) -> None:
+        self._collector = get_ident() if phase == "start" else None
+
+    def collects(self) -> bool:
+        """True where this thread collects garbage."""
+        return self._collector is not None and self._collector == get_ident()
+
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         self.events += 1
+        if self.collects():
+            return
         if self._passed is not None:
             if event == "return" and frame is self._passed:
                 self._passed = None

@@ -178,8 +178,11 @@ class EffectWatch:
         return noted
 
     def _is_mine(self) -> bool:
-        """True where this thread runs the watched call, or a hook for it in a thread of autograd's."""
-        return get_ident() == self._thread or torch._C._current_graph_task_id() != -1
+        """True where this thread runs the watched call, or a hook for it in a thread of autograd's: no finalizer that the
+        garbage collector calls.
+        """
+        mine = get_ident() == self._thread or torch._C._current_graph_task_id() != -1
+        return mine and not self.calls.collects()
 
     def _note(self, name: str, direct: bool = True) -> None:
         if EffectWatch._current is self and self._is_mine():
