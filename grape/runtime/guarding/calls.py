@@ -54,7 +54,7 @@ class CallWatch:
         """True where it stops where a module is loaded, and says so in `loaded`: under it that takes twice as long."""
         self.loaded = False
         self._collector: int | None = None
-        """The thread that collects garbage: what finalizers and abandoned generators call there, no later call would."""
+        """The thread that collects garbage: what finalizers and abandoned generators call there, no later call does."""
         self.events = 0
         self.limit = float("inf")
         """After so many events `on_limit` is asked, at each call, to stop the watch, until it does."""
