@@ -178,7 +178,7 @@ class EffectWatch:
         return noted
 
     def _is_mine(self) -> bool:
-        """True where this thread runs the watched call, or a hook for it in a thread of autograd's; no finalizer that the
+        """True where this thread runs the watched call, or a hook for it in a thread of autograd's, but for what the
         garbage collector calls.
         """
         mine = get_ident() == self._thread or torch._C._current_graph_task_id() != -1
