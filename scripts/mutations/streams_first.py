@@ -138,4 +138,16 @@ SERVED = (
     ),
 )
 
-ROWS = (*WHEN, *AFTERWARDS, *NOTHING, *JUDGED, *EXPOSED, *SERVED)
+THREADS = rows_of(
+    "grape.streams.threads",
+    (ISOLATION, "-k", "ran_before or began_before"),
+    (
+        "streams: tasks in threads that ran before carry no key",
+        "    for kind, name in _TASKS:",
+        "    for kind, name in ():",
+    ),
+    ("streams: threads of pools run no operators", " or file == multiprocessing.pool.__file__", ""),
+    ("streams: executors are always idle", "frame.f_code is _SERVES", "not thread.daemon"),
+)
+
+ROWS = (*WHEN, *AFTERWARDS, *NOTHING, *JUDGED, *EXPOSED, *SERVED, *THREADS)

@@ -3,6 +3,7 @@ others, raw memory, and what is left when a stream closes."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import io
 import os
@@ -11,6 +12,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +343,73 @@ def test_a_daemon_that_ran_before_refuses_the_stream_where_code_of_the_person_ru
             stop.set()
             thread.join()
             stop.clear()
+
+
+@contextmanager
+def _executor() -> Iterator[Callable[[Callable[[], float]], float]]:
+    with ThreadPoolExecutor(1) as executor:
+        yield lambda task: executor.submit(task).result()
+
+
+@contextmanager
+def _loop_of_asyncio() -> Iterator[Callable[[Callable[[], float]], float]]:
+    """In a daemon thread, as libraries of files keep one."""
+
+    async def run(task: Callable[[], float]) -> float:
+        return task()
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    yield lambda task: asyncio.run_coroutine_threadsafe(run(task), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@pytest.mark.parametrize("serving", [_executor, _loop_of_asyncio])
+def test_what_a_thread_is_given_to_do_that_ran_before_reads_a_result_that_is_pending(serving: Any) -> None:
+    def loop() -> list[Any]:
+        x, read = torch.randn(16, 16), []
+        for _ in range(40):
+            y = torch.tanh(x * 0.5)
+            read.append(given(lambda x=x, y=y: float((y @ x).sum())))
+            x = y + 0.1
+        return read
+
+    with serving() as given:
+        given(lambda: float(torch.ones(2).sum()))
+        for _ in range(2):
+            evidence = agrees(loop)
+            assert evidence.matched > 0 and evidence.written["another thread"] > 0
+        assert not has_kernel()
+
+
+def test_threads_that_ran_before_and_take_what_cannot_be_seen_refuse_the_stream() -> None:
+    """Those of `multiprocessing.pool`, which also pickle in their own time, and timers."""
+    before = set(threading.enumerate())
+    with ThreadPool(1) as pool:
+        pool.map(len, [[]])
+        opened = open_stream()
+        assert isinstance(opened, native.Unavailable) and "would not be seen" in str(opened)
+        pool.terminate()
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+    timer = threading.Timer(60, print)
+    timer.daemon, timer.name = True, "later"
+    timer.start()
+    assert open_stream() == native.Unavailable("thread later runs, and its operators would not be seen")
+    timer.cancel()
+    timer.join()
+
+
+def test_a_task_in_an_executor_that_began_before_refuses_the_stream() -> None:
+    stop, begun = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1, "early") as executor:
+        executor.submit(lambda: begun.set() or stop.wait())
+        begun.wait()
+        assert open_stream() == native.Unavailable("thread early_0 runs, and its operators would not be seen")
+        stop.set()
 
 
 def test_a_forked_child_sees_what_was_pending_and_runs_as_written() -> None:
