@@ -7,6 +7,7 @@ import asyncio
 import copy
 import io
 import os
+import re
 import textwrap
 import threading
 import time
@@ -443,6 +444,58 @@ def test_workers_of_a_data_loader() -> None:
         return [chain(batch) for (batch,) in torch.utils.data.DataLoader(moved, batch_size=2, num_workers=1)]
 
     agrees(loop)
+
+
+# 5: switches
+
+_CHOOSE_NO_KERNEL = {
+    "_set_autograd_fallback_mode": "what a kernel without a derivative does",
+    "_set_backcompat_broadcast_warn": "warnings",
+    "_set_backcompat_keepdim_warn": "warnings",
+    "_set_cached_tensors_enabled": "the compiler's trees of graphs",
+    "_set_check_sparse_tensor_invariants": "sparse tensors, which are never deferred",
+    "_set_conj": "a dispatch key of the tensor, which is compared",
+    "_set_default_mobile_cpu_allocator": "where nothing is deferred",
+    "_set_dispatch_mode": "a mode, below which nothing is deferred",
+    "_set_dtensor_allow_implicit_replication": "how operators of tensors of several ranks are made",
+    "_set_fwd_grad_enabled": "above the operators",
+    "_set_generator_metaclass": "a class",
+    "_set_grad_enabled": "above the operators",
+    "_set_grad_layout_enforcement_enabled": "above the operators",
+    "_set_graph_exec_group": "above the operators",
+    "_set_graph_executor_optimize": "TorchScript",
+    "_set_meta_in_tls_dispatch_include": "a dispatch key of the thread",
+    "_set_miopen_immediate": "another vendor's",
+    "_set_multithreading_enabled": "in which thread a backward runs",
+    "_set_neg": "a dispatch key of the tensor, which is compared",
+    "_set_only_lift_cpu_tensors": "fake tensors",
+    "_set_override_stale_capture_stream": "captures",
+    "_set_print_stack_traces_on_fatal_signal": "signals",
+    "_set_should_use_format_with_string_table": "TorchScript",
+    "_set_skip_next_torch_function": "above the operators",
+    "_set_storage_access_error_msg": "fake tensors",
+    "_set_storage_data_ptr_access_error_msg": "fake tensors",
+    "_set_tensor_metadata": "a tensor's layout, which is compared",
+    "_set_thread_name": "a name",
+    "_set_throw_on_mutable_data_ptr": "fake tensors",
+    "_set_torch_function_state": "above the operators",
+    "_set_tracing_state": "TorchScript",
+    "_set_value_trace": "TorchScript",
+    "_set_view_replay_enabled": "above the operators",
+    "_set_warn_deprecated_on_mutable_data_ptr": "warnings",
+    "_set_warn_on_accumulate_grad_stream_mismatch": "warnings",
+    "_set_worker_pids": "loaders",
+    "_set_worker_signal_handlers": "loaders",
+}
+
+
+def test_each_switch_of_torch_that_chooses_kernels_is_watched() -> None:
+    """One that a new torch brings is to be judged: what was recorded before it was set is no record of what comes."""
+    readers = Path(native.__file__).parent / "src" / "process" / "readers.h"
+    watched = set(re.findall(r'Watched\{"(\w+)"', readers.read_text()))
+    switches = {name for name in dir(torch._C) if name.startswith("_set_")}
+    assert "_set_cudnn_enabled" in watched and "_set_mkldnn_enabled" in switches
+    assert sorted(switches - watched - set(_CHOOSE_NO_KERNEL)) == []
 
 
 # 6: raw memory
