@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime
 import gc
+import importlib
 import io
 import itertools
 import logging
@@ -41,7 +42,7 @@ import grape
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.guarding.effects import EffectWatch
-from grape.tracing import PositionFinder
+from grape.tracing import PositionFinder, positions
 from tests.property.programs import Twins, World, eager_to_graph
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
@@ -315,6 +316,51 @@ def test_what_the_garbage_collector_calls_is_no_effect_of_the_call_in_which_it_c
     assert closed
     assert bool(watch.found) is asked
     assert watch.calls._collecting not in gc.callbacks
+
+
+OLD = """\
+import itertools, torch, warnings
+
+class Registry(dict):
+    def get(self, key):
+        return super().get(str(key)) or {}
+
+calls, registry = itertools.count(), Registry()
+
+def scaled(x, often):
+    registry.get("a kind")
+    warnings.warn(f"scaled() is old{next(calls) if often else ''}", FutureWarning, stacklevel=2)
+    return x * 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "often", "refused"), [("default", False, False), ("default", True, True), ("always", False, True)]
+)
+def test_a_library_that_warns_at_each_call_is_refused_where_that_is_shown(
+    action: Any, often: bool, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "grape_old.py").write_text(OLD)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "grape_old", raising=False)
+    monkeypatch.setattr("grape.tracing.positions._ROOTS", (*positions._ROOTS, f"{folder}/"))
+    old = importlib.import_module("grape_old")
+    served = graphed(lambda x: work(old.scaled(x, often)))
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.resetwarnings()
+        warnings.simplefilter(action, FutureWarning)
+        with eager_to_graph():
+            for _ in range(10):
+                served(torch.ones(3, 4))
+        found = served.evidence()
+        assert found is not None and bool(found.replays) is not refused, found.refused
+        assert len(shown) == 10 if refused else len(shown) == 1
+        assert not refused or found.refused.code == "GR404"  # type: ignore[union-attr]
+        warnings.simplefilter("error", FutureWarning)
+        with pytest.raises(FutureWarning):
+            served(torch.ones(3, 4))
 
 
 def test_an_iterator_in_a_global_is_refused() -> None:
@@ -680,7 +726,7 @@ import sys
 import numpy, torch
 assert "numpy.random" not in sys.modules
 from grape.runtime.guarding.effects import EffectWatch
-from grape.tracing import PositionFinder
+from grape.tracing import PositionFinder, positions
 
 def watched(call):
     with EffectWatch(PositionFinder()) as watch:

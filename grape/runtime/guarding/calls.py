@@ -19,7 +19,7 @@ from ...tracing import is_grape_code
 from ..state.own_code import is_followed
 from .purity import pure_builtin, pure_library
 
-__all__ = ["EVENT_NS", "CallWatch"]
+__all__ = ["EVENT_NS", "CallWatch", "is_of_the_person"]
 
 EVENT_NS = 200
 """Nanoseconds that it takes to see one call begin or end."""
@@ -150,6 +150,11 @@ class CallWatch:
 def _is_of_collector(code: CodeType) -> bool:
     """True where the garbage collector calls it when it comes, as it may in any call."""
     return any(getattr(callback, "__code__", None) is code for callback in gc.callbacks)
+
+
+def is_of_the_person(code: CodeType) -> bool:
+    """True where it is none of a library's and none of Grape's."""
+    return _place(code) == _OWN
 
 
 def _place(code: CodeType) -> int:

@@ -25,7 +25,7 @@ from ...model import Position, Reason, Refused
 from ...tracing import PositionFinder, is_between
 from ..backends.protocol import CaptureFailed
 from ..dispatch.trampoline import is_trampoline
-from .calls import CallWatch
+from .calls import CallWatch, is_of_the_person
 
 __all__ = ["SHOWN", "EffectBan", "EffectWatch", "effect_of"]
 
@@ -68,6 +68,7 @@ class EffectWatch:
     """Context manager; `found` lists the effects of this thread as (name, position of the person's line)."""
 
     _current: ClassVar[EffectWatch | None] = None
+    _all_warnings: ClassVar[bool] = False
 
     def __init__(self, positions: PositionFinder) -> None:
         self._positions = positions
@@ -137,11 +138,15 @@ class EffectWatch:
         return noted
 
     def _noting_warnings(self, function: Callable[..., None]) -> Callable[..., None]:
-        """`warnings.warn`, which counts the frames above it: it is told how many there are."""
+        """`warnings.warn`, which counts the frames above it: it is told how many there are. Libraries warn at each call
+        of what they will no longer do, for Python to show it once: as with torch's own, to be shown is the effect.
+        """
 
         def warn(message: object, category: object = None, stacklevel: int = 1, *more: object, **named: object) -> None:
-            self._note("warn")
-            function(message, category, _level(stacklevel, sys._getframe(1)), *more, **named)
+            caller = sys._getframe(1)
+            if self._all_warnings or is_of_the_person(caller.f_code):
+                self._note("warn")
+            function(message, category, _level(stacklevel, caller), *more, **named)
 
         return warn
 
@@ -196,6 +201,8 @@ class EffectBan(EffectWatch):
 
     For code that runs although a plain call would have skipped it. The host's random generators are put back.
     """
+
+    _all_warnings = True
 
     def __enter__(self) -> EffectBan:
         self._python = random.getstate()

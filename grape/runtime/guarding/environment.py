@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 
 import torch
@@ -95,6 +96,7 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[object, ...]:
         torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled(),
         _saved_tensor_hooks(True) is not None,
         any(HOOKS_OF_ALL_MODULES),
+        any(entry[0] == "error" for entry in warnings.filters),  # code that warns ends there
         torch._C._len_torch_function_stack() and (torch._C._len_torch_function_stack(), torch.get_default_device()),
     )
     if kind != "cuda":

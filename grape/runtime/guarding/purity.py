@@ -48,6 +48,7 @@ _OF_OTHERS = frozenset(
 """C functions and methods, without the names of their classes, of modules that are not pure."""
 _FILES = frozenset({"PyTorchFileWriter", "PyTorchFileReader", "fromfile", "tofile", "dump", "seterr"})
 """Of torch and numpy."""
+_OF_PYTHON = (types.FunctionType, staticmethod, classmethod, property)
 _READS_OF_CONTAINERS = frozenset({"copy", "count", "index", "find", "decode", "__len__", "__contains__", "__getitem__"})
 
 
@@ -57,7 +58,7 @@ def pure_builtin(function: Any) -> str | None:
     module = function.__module__
     if module is None:  # a method, which belongs to the module of the class that has it
         cls = owner if isinstance(owner, type) else type(owner)
-        home = next((base for base in cls.__mro__ if name in vars(base)), cls)
+        home = next((base for base in cls.__mro__ if _is_in_c(vars(base).get(name))), cls)
         module = home.__module__
         if home in (collections.deque, bytearray) and cls is not home and name not in _READS_OF_CONTAINERS:
             return f"{cls.__name__}.{name}"  # which the guards do not look into
@@ -72,6 +73,11 @@ def pure_builtin(function: Any) -> str | None:
         acts = _is_excepted(qualified) or not _FILES.isdisjoint(function.__qualname__.split("."))
         return full if acts else None
     return None if full in _OF_OTHERS else full
+
+
+def _is_in_c(method: object) -> bool:
+    """False for one of Python's by the same name, which calls that of the base."""
+    return method is not None and not isinstance(method, _OF_PYTHON)
 
 
 def pure_library(code: types.CodeType, namespace: dict[str, object]) -> str | None:
