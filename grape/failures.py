@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 __all__ = ["HOW", "failure_notes", "forget_failures", "log_failure", "said", "surviving"]
 
@@ -69,13 +69,28 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}".splitlines()[0].rstrip(": ")
 
 
-@contextmanager
-def surviving(doing: str) -> Iterator[None]:
+class _Surviving:
+    """No generator: from Python 3.12 on its frame would be part of a circle with the exception, and with what that
+    holds of the person's.
+    """
+
+    __slots__ = ("_doing",)
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        log_failure(self._doing)
+        return True
+
+
+def surviving(doing: str) -> AbstractContextManager[None, bool]:
     """A failure in the block is logged, and ends the block alone."""
-    try:
-        yield
-    except Exception:
-        log_failure(doing)
+    return _Surviving(doing)
 
 
 def failure_notes() -> tuple[str, ...]:

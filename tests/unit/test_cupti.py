@@ -63,5 +63,5 @@ def test_it_stays_while_another_thread_is_inside_of_torch(asked: list[str]) -> N
 
 def test_a_process_without_it_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setattr(cupti, "_loaded", lambda path: pytest.fail(f"{path} was loaded"))
-    if not torch.cuda.is_available():
+    if torch.version.cuda is None:  # else it may be there, with no device to use it
         assert not cupti.detach()
