@@ -48,7 +48,9 @@ _SETTINGS = _readers(
     "_get_sm_carveout_experimental",
     "_get_fa3_sdp_enabled",
     "_get_cudnn_depthwise_kernel",
+    "_get_cublaslt_prefer_grouped_gemm",
     "_cuda_get_cudnn_benchmark_limit",
+    "_cuda_tunableop_is_enabled",
 )
 """Settings that choose kernels on CUDA."""
 _sdp_order: Callable[[], Iterable[object]] = getattr(torch._C, "_get_sdp_priority_order", tuple)

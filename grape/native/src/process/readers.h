@@ -83,6 +83,7 @@ inline constexpr std::array WATCHED = {
     Watched{"_set_qengine", Effect::Changes, "torch._C", false},
     Watched{"_set_sm_carveout_experimental", Effect::Changes, "torch._C", false},
     Watched{"_set_cudnn_depthwise_kernel", Effect::Changes, "torch._C", false},
+    Watched{"_set_cublaslt_prefer_grouped_gemm", Effect::Changes, "torch._C", false},
     Watched{"_cuda_set_cudnn_benchmark_limit", Effect::Changes, "torch._C", false},
     Watched{"_cuda_tunableop_enable", Effect::Changes, "torch._C", false},
     Watched{"_cuda_tunableop_tuning_enable", Effect::Changes, "torch._C", false},
