@@ -19,6 +19,7 @@ from .home import Owner
 from .survey import Segment, SurveyedValues, called_functions, holds_tensors
 
 Values = MutableMapping[str, object]
+_UNBOUND = object()
 
 
 class Part:
@@ -142,7 +143,7 @@ class RegionPart(Part):
         finally:
             self._fresh = None
         for name, value in zip(self.outputs, results, strict=True):
-            if values.get(name) is not value:
+            if values.get(name, _UNBOUND) is not value:
                 values[name] = value
 
     def call(self, **arguments: object) -> tuple[object, ...]:

@@ -374,6 +374,27 @@ y = walk(x)
     assert any(replays for *_, replays in told()), told()
 
 
+NOTHING = """\
+for i in range(40):
+    h = torch.tanh(x @ w) * 0.5
+    best = None
+    x = torch.relu(h @ w) + h
+    log.append(best)
+"""
+WALK = f"def walk(x):\n{textwrap.indent(NOTHING, '    ')}    return x\nx = walk(x)\n"
+
+
+@pytest.mark.parametrize("source", [f"{NOTHING}    del best\n", WALK])
+def test_a_name_that_is_bound_to_none_is_bound(shell: Shell, source: str) -> None:
+    """It is unbound before: among the names of a function, or deleted at the end of each iteration."""
+    shell.run(source, grape=False)
+    expected = shell.space["x"]
+    exec(SETUP, shell.space)
+    shell.run(source)
+    assert shell.space["x"].equal(expected) and shell.space["log"] == [None] * 40
+    assert any(replays for *_, replays in told()), told()
+
+
 def test_what_heads_of_loops_leave_is_taken_last_in_first_out() -> None:
     left = _Left()
     left.put("outer")
