@@ -20,6 +20,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from .compiling import before_compiled
+from .positions import is_grape_code
 from .warned import warnings_of_the_caller
 
 __all__ = ["OwnMode", "blocks", "drop_keys"]
@@ -98,8 +99,13 @@ def _aside(function: Callable[..., object], name: str, muted: bool = False) -> C
             return function(*args, **kwargs)
         if _is_included(torch._C.DispatchKey.Python) if muted else not _differs(name, args, kwargs):
             return function(*args, **kwargs)
-        with warnings_of_the_caller():
-            return mode.step_aside(partial(function, *args, **kwargs))
+        try:
+            with warnings_of_the_caller():
+                return mode.step_aside(partial(function, *args, **kwargs))
+        except BaseException as error:
+            while error.__traceback__ is not None and is_grape_code(error.__traceback__.tb_frame.f_code.co_filename):
+                error.__traceback__ = error.__traceback__.tb_next
+            raise
 
     return call
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from typing import Any
 
@@ -110,6 +111,16 @@ except Exception as error:
     is_as_plain(shell, cell, setup)
     assert torch.linalg.svdvals is shell.user_ns["svdvals"] and "Grape" not in repr(torch.linalg.svdvals)
     assert type(torch.linalg.svdvals) is type(torch.linalg.svd)
+
+
+def test_an_error_of_what_torch_computes_otherwise_shows_no_frames_of_grapes(shell: InteractiveShell) -> None:
+    load(shell)
+    with capture_output():
+        error = shell.run_cell(
+            "%%grape --no-widget\nimport torch\ntorch.linalg.eigvalsh(torch.ones(2, 3))"
+        ).error_in_exec
+    frames = traceback.extract_tb(error.__traceback__)
+    assert [frame.filename for frame in frames if "grape" in frame.filename] == [], frames
 
 
 def test_a_higher_order_operator_behind_more_than_is_traced(shell: InteractiveShell) -> None:
