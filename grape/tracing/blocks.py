@@ -96,12 +96,12 @@ def _aside(function: Callable[..., object], name: str, muted: bool = False) -> C
 
     @wraps(function)
     def call(*args: object, **kwargs: object) -> object:
-        mode = _get_current_dispatch_mode()
-        if torch._C._len_torch_dispatch_stack() != 1 or not isinstance(mode, OwnMode):
-            return function(*args, **kwargs)
-        if _is_included(torch._C.DispatchKey.Python) if muted else not _differs(name, args, kwargs):
-            return function(*args, **kwargs)
         try:
+            mode = _get_current_dispatch_mode()
+            if torch._C._len_torch_dispatch_stack() != 1 or not isinstance(mode, OwnMode):
+                return function(*args, **kwargs)
+            if _is_included(torch._C.DispatchKey.Python) if muted else not _differs(name, args, kwargs):
+                return function(*args, **kwargs)
             with warnings_of_the_caller():
                 return mode.step_aside(partial(function, *args, **kwargs))
         except BaseException as error:

@@ -113,12 +113,11 @@ except Exception as error:
     assert type(torch.linalg.svdvals) is type(torch.linalg.svd)
 
 
-def test_an_error_of_what_torch_computes_otherwise_shows_no_frames_of_grapes(shell: InteractiveShell) -> None:
+@pytest.mark.parametrize("call", ["linalg.eigvalsh(torch.ones(2, 3))", "linalg.norm(torch.ones(2), 3j)", "Tensor(1.5)"])
+def test_errors_of_what_torch_computes_otherwise_show_no_frames_of_grapes(shell: InteractiveShell, call: str) -> None:
     load(shell)
     with capture_output():
-        error = shell.run_cell(
-            "%%grape --no-widget\nimport torch\ntorch.linalg.eigvalsh(torch.ones(2, 3))"
-        ).error_in_exec
+        error = shell.run_cell(f"%%grape --no-widget\nimport torch\ntorch.{call}").error_in_exec
     frames = traceback.extract_tb(error.__traceback__)
     assert [frame.filename for frame in frames if "grape" in frame.filename] == [], frames
 
