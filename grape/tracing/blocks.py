@@ -44,10 +44,12 @@ def drop_keys() -> None:
 _OTHERWISE: dict[str, Callable[..., object]] = {
     name: getattr(torch.linalg, name)
     for name in ("cond", "eigvals", "eigvalsh", "matrix_norm", "matrix_rank", "norm", "svdvals")
-}
+} | {"_engine_run_backward": torch.autograd.graph._engine_run_backward}
 """Functions that torch computes otherwise while any dispatch mode is on the stack, muted or not: it takes each tensor
-for one of a subclass then, computes vectors beside values, and these have other last bits. Norms only of some orders.
+for one of a subclass then, computes vectors beside values, and these have other last bits. Norms only of some orders;
+backward passes only with nodes that ask for subclasses.
 """
+_NODES = frozenset({"ProdBackward0", "ProdBackward1", "CumprodBackward0", "LinalgDetBackward0"})
 _BY_SINGULAR_VALUES = (2, -2, "nuc")
 
 
@@ -55,6 +57,8 @@ def _differs(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether this call of one of them is computed otherwise."""
     if name == "__new__":
         return args[0] is not torch.Tensor
+    if name == "_engine_run_backward":
+        return _asks_for_subclasses([getattr(one, "grad_fn", None) or getattr(one, "node", None) for one in args[0]])
     if name not in ("norm", "matrix_norm"):
         return True
     order, dim = (kwargs.get(key, args[at] if len(args) > at else None) for at, key in ((1, "ord"), (2, "dim")))
@@ -62,6 +66,20 @@ def _differs(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         return False
     of_vectors = isinstance(dim, int) or (dim is None and bool(args) and getattr(args[0], "ndim", 0) == 1)
     return name == "matrix_norm" or not of_vectors
+
+
+def _asks_for_subclasses(nodes: list[Any]) -> bool:
+    """Whether a graph has a node whose formula does, from these nodes on."""
+    seen: set[Any] = set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        if type(node).__name__ in _NODES:
+            return True
+        seen.add(node)
+        nodes += [following for following, _ in node.next_functions]
+    return False
 
 
 class _Otherwise:

@@ -113,6 +113,30 @@ except Exception as error:
     assert type(torch.linalg.svdvals) is type(torch.linalg.svd)
 
 
+BACKWARD = {"prod": "h.prod(1).sum()", "cumprod": "h.cumprod(1).sum()", "det": "torch.linalg.det(h[:, :4])"}
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+def test_backward_passes_that_ask_for_subclasses_are_as_plain(shell: InteractiveShell, name: str) -> None:
+    setup = f"""\
+inputs, wide = torch.randn(4, 8), nn.Linear(8, 6)
+def f(x):
+    h = torch.tanh(wide(x))
+    return {BACKWARD[name]}
+"""
+    cell = """\
+for i in range(12):
+    wide.zero_grad()
+    loss = f(inputs)
+    loss.backward()
+    log.append(wide.weight.grad.tolist())
+    gradients = torch.autograd.grad(f(inputs), wide.parameters(), create_graph=True)
+    log.append([one.tolist() for one in gradients])
+    log.append(torch.autograd.grad(gradients[0].pow(2).sum(), wide.weight)[0].tolist())
+"""
+    is_as_plain(shell, cell, setup)
+
+
 @pytest.mark.parametrize("call", ["linalg.eigvalsh(torch.ones(2, 3))", "linalg.norm(torch.ones(2), 3j)", "Tensor(1.5)"])
 def test_errors_of_what_torch_computes_otherwise_show_no_frames_of_grapes(shell: InteractiveShell, call: str) -> None:
     load(shell)
