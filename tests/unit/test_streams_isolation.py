@@ -184,6 +184,18 @@ def test_functional_transforms_and_autocast() -> None:
     agrees(loop)
 
 
+def test_products_within_an_operator_that_autocast_does_not_know() -> None:
+    def loop() -> list[Any]:
+        theta, out = torch.linspace(-1, 1, 6).view(1, 2, 3), []
+        for i in range(60):
+            with torch.autocast("cpu", torch.bfloat16, enabled=i % 20 > 9):
+                grid = nn.functional.affine_grid(theta * (1 + i / 8), [1, 2, 4, 4], align_corners=True) * 1
+                out.append((str(grid.dtype), grid.float()))
+        return out
+
+    agrees(loop)
+
+
 def test_an_operator_with_a_kernel_of_its_own_at_the_key_refuses_the_stream() -> None:
     library = torch.library.Library("grape_test_key", "DEF")
     library.define("own(Tensor x) -> Tensor")

@@ -172,6 +172,7 @@ struct Operator {
         name == "aten::new_empty_strided" || name == "aten::empty_permuted")
       return op.schema().overload_name().find("out") == std::string::npos ? Treatment::Transparent : Treatment::Boxed;
     if (name == "aten::_unsafe_view" || name == "aten::unsafe_split" || name == "aten::unsafe_split_with_sizes") return Treatment::Transparent;
+    if (multiplies_within(name)) return Treatment::Transparent;
     if (name.rfind("aten::", 0) != 0 || schema.returns().empty()) return Treatment::Boxed;
     for (const auto& argument : schema.arguments())
       if (argument.alias_info() && argument.alias_info()->isWrite()) return Treatment::Boxed;
@@ -213,6 +214,11 @@ struct Operator {
   // pass draws nothing: it finds what was dropped where the forward pass kept it.
   static bool keeps_state(const std::string& n) {
     return n == "aten::rrelu_with_noise" || n == "aten::_cudnn_rnn" || n == "aten::miopen_rnn" || n == "aten::_cudnn_init_dropout_state";
+  }
+
+  // Autocast does not know it, but the products that it is made of, which a recorded operator runs without.
+  static bool multiplies_within(const std::string& n) {
+    return n == "aten::affine_grid_generator" || n == "aten::affine_grid_generator_backward";
   }
 
   // Has weights refer to memory that it makes.
