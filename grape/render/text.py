@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..model import Finding, Kind, ReportData, Spent
 from .lines import CellLines, Line, cell_lines, lines_title
 from .memory_rows import memory_bars, memory_title
+from .own_rich import own_rich
 from .ranks import IN_RANK_0, RANK_HEADER, is_of_another_rank, rank_line, rank_notes, rank_rows
 from .spent import legend, spent
 from .streams import stream_lines
@@ -69,6 +70,11 @@ def render_text(report: ReportData, width: int | None = None, color: bool = Fals
     With `color`, ANSI styles are used; without, there is no escape sequence in the text. Without `details`, it is what
     stands unfolded in a notebook.
     """
+    with own_rich():
+        return _rendered(report, width, color, details=details)
+
+
+def _rendered(report: ReportData, width: int | None, color: bool, *, details: bool) -> str:
     from rich.console import Console
 
     stream = io.StringIO()
