@@ -18,6 +18,9 @@ CHANGED = "number changed"
 ON_THE_CPU = "a tensor on the CPU"
 SHARED = "memory that is not torch's alone"
 """Others of these reasons that findings know."""
+_NOT_OFTEN = "nothing recorded yet"
+_FOR_GOOD = ("beside TorchScript", "beside torch.distributed.rpc")
+"""Reasons that hold from when they first came: later runs of a cell have them, too."""
 MOST_STOPS = 20
 """Rows of `StreamEvidence.reads`, and of `stops`."""
 
@@ -130,6 +133,13 @@ class StreamEvidence:
     def without_room(self) -> int:
         """Operators that repeat, and whose results are too large for the memory budget."""
         return dict(self.as_written).get(NO_ROOM, 0)
+
+    @property
+    def kept_out(self) -> tuple[str, int] | None:
+        """Why most operators ran as written however often they come, and how many did; None where no one reason is."""
+        why, times = max(self.as_written, key=lambda row: row[1], default=(_NOT_OFTEN, 0))
+        lasts = why in _FOR_GOOD or (not self.recorded and why != _NOT_OFTEN)
+        return (why, times) if lasts and 2 * times > self.operators else None
 
     def to_dict(self) -> dict[str, object]:
         counts = {field.name: getattr(self, field.name) for field in fields(self)}

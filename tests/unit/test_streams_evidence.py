@@ -113,8 +113,21 @@ TIMED = CellTime(wall_ms=1000.0, plain_ms=1800.0, basis="estimated in run 1 of t
             "matched",
         ),
         (
-            cell(replace(STREAM, matched=0, recorded=0, operators=7)),
+            cell(replace(STREAM, matched=0, recorded=0, operators=7, as_written=(("nothing recorded yet", 7),))),
             "no GPU here: nothing gets faster; of 7 operators none came often enough to be recorded",
+        ),
+        (
+            cell(replace(STREAM, matched=0, as_written=(("a mode or subclass", 1900),), recorded=0)),
+            "no GPU here: nothing gets faster; 1,900 of 2,000 operators ran as written: a mode or subclass",
+        ),
+        (
+            cell(replace(STREAM, matched=0, as_written=(("a mode or subclass", 1900),))),
+            "no GPU here: nothing gets faster; 2,000 operators seen and some recorded; run the cell again to have them "
+            "matched",
+        ),
+        (
+            cell(replace(STREAM, matched=0, as_written=(("beside TorchScript", 1900),))),
+            "no GPU here: nothing gets faster; 1,900 of 2,000 operators ran as written: beside TorchScript",
         ),
         (
             cell(replace(STREAM, matched=0, as_written=((WAITING, 1900),))),

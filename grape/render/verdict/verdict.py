@@ -81,6 +81,8 @@ def _streamed(evidence: CellEvidence, change: list[str]) -> str:
     elif waiting := sum(stream.waiting for stream in evidence.streams):
         repeat = f"{count(waiting)} of {plural(seen, 'operator')} repeat"
         what = f"{repeat}, too few yet to be worth a capture; later runs go on"
+    elif kept := next(filter(None, (stream.kept_out for stream in evidence.streams)), None):
+        what = f"{count(kept[1])} of {plural(seen, 'operator')} ran as written: {kept[0]}"
     elif any(stream.recorded for stream in evidence.streams):
         what = f"{plural(seen, 'operator')} seen and some recorded; run the cell again to have them matched"
     else:
