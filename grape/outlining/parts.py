@@ -178,7 +178,7 @@ class RegionPart(Part):
         title = f"loop at line {run.source.loop_line}"
         at = self._position()
         if self._several:
-            title += f", line {at.line}"
+            title += f", from line {at.line}"
         last = self.segment.statements[-1]
         self.region = Region(run.outliner.context, self.call, pure, title, at, last.end_lineno)
         self.region.loop_line = run.source.loop_line

@@ -90,7 +90,7 @@ def test_on_a_cpu_the_second_run_is_the_plain_cell(on_a_cpu: Notebook, monkeypat
     assert on_a_cpu["step"].__code__ is code
     assert [region["name"] for region in again["regions"]] == [region["name"] for region in first["regions"]]
     assert again["cell"]["notes"] == [
-        "looked at in run 1; since then it runs as written, for nothing in it could be served; "
+        "looked at in run 1; since then it runs as written, for nothing in it gets faster; "
         "%grape reset has it looked at again"
     ]
     assert sum(again["cell"]["own_ms"][one] for one in ("record", "capture", "verify")) == 0
@@ -438,7 +438,7 @@ def test_of_a_cell_that_is_looked_at_no_more_nothing_is_promised(on_a_cpu: Noteb
         on_a_cpu.under_grape(REFUSED)
         assert grape.last is not None
         told.append(grape.last.evidence.given_up)
-    assert told == [None, "nothing in it could be served"]
+    assert told == [None, "nothing in it gets faster"]
 
 
 def test_a_cell_that_raised_gives_nothing_up(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:

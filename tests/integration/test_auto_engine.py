@@ -106,7 +106,7 @@ def test_another_engine_has_it_looked_at_again(notebook: Notebook) -> None:
     regions = LEFT.replace("%%grape", "%%grape --engine regions")
     assert notes(notebook.under_grape(regions)) == []
     assert nothing_left()
-    assert "it runs as written, for nothing in it could be served" in notes(notebook.under_grape(regions))[0]
+    assert "it runs as written, for nothing in it gets faster" in notes(notebook.under_grape(regions))[0]
 
 
 def test_without_a_gpu_nothing_changes(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_without_a_gpu_nothing_changes(notebook: Notebook, monkeypatch: pytest.M
     monkeypatch.setattr(shared, "prepare", lambda: pytest.fail("nothing is built"))
     notebook.under_grape(LEFT)
     assert notes(notebook.under_grape(LEFT)) == [
-        "looked at in run 1; since then it runs as written, for nothing in it could be served; "
+        "looked at in run 1; since then it runs as written, for nothing in it gets faster; "
         "%grape reset has it looked at again"
     ]
     assert trained(notebook, 2)
@@ -243,7 +243,7 @@ def test_why_streams_do_not_serve_is_said(notebook: Notebook) -> None:
         report = notebook.under_grape(LEFT)
     assert report["cell"]["engine"] == "regions" and report["streams"] == []
     assert notes(report) == [
-        "looked at in run 1; since then it runs as written, for nothing in it could be served, and operator streams do "
+        "looked at in run 1; since then it runs as written, for nothing in it gets faster, and operator streams do "
         "not serve it: thread loader runs, and its operators would not be seen; %grape reset has it looked at again"
     ]
     assert trained(notebook, 3)
@@ -272,7 +272,7 @@ def test_streams_that_make_a_cell_slower_serve_it_no_more(notebook: Notebook, mo
     assert nothing_left()
     after = notebook.under_grape(LEFT)
     assert after["cell"]["engine"] == "regions" and after["streams"] == []
-    assert "it runs as written, for nothing in it could be served, and operator streams made it slo" in notes(after)[0]
+    assert "it runs as written, for nothing in it gets faster, and operator streams made it slo" in notes(after)[0]
     notebook.run("%grape reset")
     assert notes(notebook.under_grape(LEFT)) == []
     assert trained(notebook, 5)

@@ -206,10 +206,10 @@ def test_regions_of_loops_are_reported_and_undone(tmp_path: Path) -> None:
         "%unload_ext grape",
     ]
     outputs = [cell.outputs for cell in run_all(cells, tmp_path).cells]
-    assert merged(outputs[4])[0][2]["text/plain"] == "([('loop at line 3, line 4', 'replayed', 4, None)], True)"
-    assert "loop at line 3, line 4 at In[4], line 4: " in merged(outputs[5])[0][1]
-    assert "undone: loop at line 3, line 4 at In[4], line 4 runs eagerly again" in merged(outputs[6])[0][1]
-    assert merged(outputs[8])[0][2]["text/plain"] == "[('loop at line 3, line 4', 'observed')]"
+    assert merged(outputs[4])[0][2]["text/plain"] == "([('loop at line 3, from line 4', 'replayed', 4, None)], True)"
+    assert "loop at line 3, from line 4 at In[4], line 4: " in merged(outputs[5])[0][1]
+    assert "undone: loop at line 3, from line 4 at In[4], line 4 runs eagerly again" in merged(outputs[6])[0][1]
+    assert merged(outputs[8])[0][2]["text/plain"] == "[('loop at line 3, from line 4', 'observed')]"
     assert merged(outputs[9])[0][2]["text/plain"] == "[]"
     assert merged(outputs[11])[0][2]["text/plain"].startswith("(60,")
     assert merged(outputs[12])[0] == ("stdout", "grape.magics.loops\n" * 3)

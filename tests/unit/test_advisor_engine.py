@@ -50,11 +50,11 @@ def test_a_cell_without_regions_has_no_findings() -> None:
 def test_a_line_in_two_splits_of_one_loop_is_one_finding() -> None:
     """A loop that was split again has a part of each split."""
     parts = [
-        stopped(f"loop at line 2, line {first}", line=first, loop_line=2, traces=(reading(5),)) for first in (4, 3)
+        stopped(f"loop at line 2, from line {first}", line=first, loop_line=2, traces=(reading(5),)) for first in (4, 3)
     ]
-    apart = stopped("loop at line 9, line 5", line=5, loop_line=9, traces=(reading(5),))
+    apart = stopped("loop at line 9, from line 5", line=5, loop_line=9, traces=(reading(5),))
     at_five = [finding.region for finding in advise(cell(*parts, apart)) if finding.at == at(5)]
-    assert at_five == ["loop at line 2, line 3", "loop at line 9, line 5"]
+    assert at_five == ["loop at line 2, from line 3", "loop at line 9, from line 5"]
 
 
 def test_the_members_of_an_ensemble_share_a_finding() -> None:

@@ -136,8 +136,8 @@ def test_a_host_read_inside_a_function_splits_the_run_at_its_call(shell: Shell) 
     shell.run(f"{read}for i in range(30):\n{BODY}    x = norm(x)\n    y = torch.relu(x) @ w\n    z = y * 2 + x\n")
     assert told() == [
         ("loop at line 4", 5, 9, "GR101", False),
-        ("loop at line 4, line 5", 5, 6, None, True),
-        ("loop at line 4, line 8", 8, 9, None, True),
+        ("loop at line 4, from line 5", 5, 6, None, True),
+        ("loop at line 4, from line 8", 8, 9, None, True),
     ]
 
 

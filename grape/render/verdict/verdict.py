@@ -173,6 +173,8 @@ def _without_gpu(
         what = [(_REPEATS_SMALL if _repeats(evidence) else _NOTHING_REPEATS) if ran_torch(evidence) else _TOO_SMALL]
     elif main.outcome == "refused":
         what = [f"{region_name(main)} stays eager{because(evidence, main)}"]
+    elif evidence.given_up is not None:
+        what = ["it runs as written"]
     else:
         what = [f"observed {looked_at(evidence, main)}{new_shapes(evidence, main) or captured_text(evidence, main)}"]
     return "; ".join([head, *what, *change])

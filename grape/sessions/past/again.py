@@ -27,7 +27,7 @@ def why_no_graphs(past: Past) -> str:
     """Why graphs do not serve a cell that was left; why streams do not, where regions have not looked at it."""
     if past.evidence.engine == "streams" and past.streamless is not None:
         return past.streamless
-    return past.why or ("graphs were not waited for" if past.outbid else "nothing in it could be served")
+    return past.why or ("graphs were not waited for" if past.outbid else "nothing in it gets faster")
 
 
 def evidence_again(past: Past, name: str, *, stance: str, wall_ms: float, error: str | None) -> CellEvidence:
