@@ -55,8 +55,6 @@ _BY_SINGULAR_VALUES = (2, -2, "nuc")
 
 def _differs(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether this call of one of them is computed otherwise."""
-    if name == "__new__":
-        return args[0] is not torch.Tensor
     if name == "_engine_run_backward":
         return _asks_for_subclasses([getattr(one, "grad_fn", None) or getattr(one, "node", None) for one in args[0]])
     if name not in ("norm", "matrix_norm"):
@@ -130,12 +128,6 @@ def _aside(function: Callable[..., object], name: str, muted: bool = False) -> C
     return call
 
 
-_construct = staticmethod(_aside(torch.Tensor.__new__, "__new__"))
-"""In the place of that of `torch.Tensor`: while any dispatch mode is on the stack, no subclass makes tensors by being
-called (``Sub([1.0])``). It finds the new tensor to be one of `torch.Tensor` in Python already, and raises.
-"""
-
-
 class Blocks:
     """Those that were entered since somebody watches, and are not over yet."""
 
@@ -172,8 +164,6 @@ class Blocks:
         self._functions = _otherwise.places()
         for module, name, function in self._functions:
             setattr(module, name, _aside(function, name))
-        if "__new__" not in vars(torch.Tensor):
-            torch.Tensor.__new__ = _construct  # type: ignore[assignment]
         self._uncompiled = before_compiled(self._give_functions_back)
 
     def unwatch(self) -> None:
@@ -193,8 +183,6 @@ class Blocks:
         """Also before the compiler comes, which knows them by identity."""
         while self._functions:
             setattr(*self._functions.pop())
-        if vars(torch.Tensor).get("__new__") is _construct:
-            del torch.Tensor.__new__
 
     def _patch(self, kind: Any, enters: Callable[[Any], None], leaves: Callable[[Any], None]) -> None:
         begin, end = kind.__enter__, kind.__exit__

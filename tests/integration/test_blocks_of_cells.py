@@ -146,34 +146,6 @@ def test_errors_of_what_torch_computes_otherwise_show_no_frames_of_grapes(shell:
     assert [frame.filename for frame in frames if "grape" in frame.filename] == [], frames
 
 
-def test_subclasses_of_tensors_are_made_by_being_called(shell: InteractiveShell) -> None:
-    """Below any dispatch mode torch raises: it finds the new tensor named as one of `torch.Tensor` already."""
-    setup = """\
-class Named(torch.Tensor):
-    pass
-class Own(Named):
-    def __new__(cls, data, label):
-        made = super().__new__(cls, data)
-        made.label = label
-        return made
-def f(x):
-    return net(Named(x)) * 2
-"""
-    cell = """\
-for i in range(12):
-    one, two, three = Named([[1.0, i]]), Own(torch.ones(2) * i, "two"), Named(2, 3)
-    log.append((type(one).__name__, type(two).__name__, two.label, (one * two).tolist(), three.shape))
-    log.append((type(torch.Tensor([1.0])).__name__, type(torch.nn.Parameter(one)).__name__))
-    log.append((type(f(torch.randn(2, 8))).__name__, f(torch.randn(2, 8)).sum().item()))
-try:
-    Named("text")
-except TypeError as error:
-    log.append(str(error))
-"""
-    is_as_plain(shell, cell, setup)
-    assert "__new__" not in vars(torch.Tensor)
-
-
 def test_a_higher_order_operator_behind_more_than_is_traced(shell: InteractiveShell) -> None:
     """The mode is muted then, and still on the stack, where torch.cond finds it and raises."""
     cell = """\
