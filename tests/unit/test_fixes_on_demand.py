@@ -138,7 +138,8 @@ for module in [name for name in sys.modules if name.partition(".")[0] in ("libcs
 shell.run_line_magic("load_ext", "grape")
 def loaded():
     names = {"libcst", "rich", "anywidget", "grape.fixing.offers"} & set(sys.modules)
-    print("loaded:", sorted(names | {f"own {name}" for name in sys.modules["grape.render.own_rich"]._OURS if name == "rich"}))
+    own = {"own rich"} if "rich" in sys.modules["grape.render.own_rich"]._OURS else set()
+    print("loaded:", sorted(names | own))
 loaded()
 shell.run_cell("%%grape\\nfor i in range(9):\\n    v = torch.ones(3).sum().item()")
 loaded()
