@@ -113,7 +113,12 @@ except Exception as error:
     assert type(torch.linalg.svdvals) is type(torch.linalg.svd)
 
 
-BACKWARD = {"prod": "h.prod(1).sum()", "cumprod": "h.cumprod(1).sum()", "det": "torch.linalg.det(h[:, :4])"}
+BACKWARD = {
+    "prod": "h.prod(1).sum()",
+    "cumprod": "h.cumprod(1).sum()",
+    "det": "torch.linalg.det(h[:, :4])",
+    "masked_fill": "(h.masked_fill(h > 0, h.mean()) * h.detach().exp()).sum()",
+}
 
 
 @pytest.mark.parametrize("name", BACKWARD)
