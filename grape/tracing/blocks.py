@@ -43,18 +43,13 @@ def drop_keys() -> None:
 
 _OTHERWISE: dict[str, Callable[..., object]] = {
     name: getattr(torch.linalg, name)
-    for name in ("cond", "eigvals", "eigvalsh", "matrix_norm", "matrix_rank", "norm", "pinv", "svdvals")
-} | {"pinverse": torch.pinverse, "_engine_run_backward": torch.autograd.graph._engine_run_backward}
+    for name in ("cond", "eigvals", "eigvalsh", "matrix_norm", "matrix_rank", "norm", "svdvals")
+} | {"_engine_run_backward": torch.autograd.graph._engine_run_backward}
 """Functions that torch computes otherwise while any dispatch mode is on the stack, muted or not: it takes each tensor
 for one of a subclass then, computes vectors beside values, and these have other last bits. Norms only of some orders;
 backward passes only with nodes that ask for subclasses.
 """
-_NODES = frozenset(
-    {
-        *("ProdBackward0", "ProdBackward1", "CumprodBackward0", "OrmqrBackward0"),
-        *("LinalgDetBackward0", "LinalgPinvBackward0", "LinalgLstsqBackward0"),
-    }
-)
+_NODES = frozenset({"ProdBackward0", "ProdBackward1", "CumprodBackward0", "OrmqrBackward0", "LinalgDetBackward0"})
 """Found with all samples that torch has for its own tests of operators (`op_db`, torch 2.11 and 2.13), on the CPU, in
 first and second order, with and without a mode."""
 _FILLED = "MaskedFillBackward1"
