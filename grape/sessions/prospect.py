@@ -26,6 +26,10 @@ SHORT_MS = 1000.0
 """In a shorter cell no capture is waited for: to look on costs some milliseconds however little there is to see."""
 
 
+MANY = 8
+"""Calls of which it is said that each has new shapes."""
+_EACH_NEW = "graphs for shapes that are new at each call would cost more than they save"
+
 EARNED = 1.2
 """So many times faster than under operator streams a cell has to get by graphs."""
 
@@ -78,6 +82,11 @@ def gain_of(replayed: Iterable[Replayed], regions: Iterable[Region]) -> Gain:
     return Gain(made_ms=made, foreseen_ms=sum(outermost))
 
 
+def _has_new_shapes(regions: Iterable[RegionEvidence]) -> bool:
+    """Whether hardly any call of some region had shapes that another one had."""
+    return any(one.refused is None and one.calls >= MANY and one.calls <= len(one.shapes) for one in regions)
+
+
 def prospect(
     *,
     runs: int,
@@ -109,7 +118,7 @@ def prospect(
             why = f"graphs would save {share:.0%} of the cell" if share >= SIGNIFICANT else None
             return Prospect(settled=True, served=False, why=why, outbid=True)
         if share < SIGNIFICANT and runs >= 2:
-            why = "captures would cost more than they save" if waits else None
+            why = "captures would cost more than they save" if waits else _EACH_NEW if _has_new_shapes(regions) else None
             if has_graphs:
                 share = max(0.0, gain.made_ms) / plain_ms
                 why = f"graphs would save {share:.0%} of the cell, too little to stand between"

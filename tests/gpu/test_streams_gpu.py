@@ -377,7 +377,7 @@ def test_functions_of_torchscript_that_never_run_are_no_obstacle() -> None:
 
 def test_a_kernel_of_jiterator_reads_what_is_pending() -> None:
     """It is launched by a function of C++ that is no operator."""
-    add = torch.cuda.jiterator.create_jit_fn("template <typename T> T add(T x, T y) { return x * y + T(1); }")
+    add = torch.cuda.jiterator._create_jit_fn("template <typename T> T add(T x, T y) { return x * y + T(1); }")
 
     def loop() -> list[Tensor]:
         x, made = torch.linspace(-1, 1, 1024, device="cuda"), []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grape.model import Decision, Position, Reason, Refused, RegionEvidence
+from grape.model import Decision, Position, Reason, Refused, RegionEvidence, ShapeCount
 from grape.runtime.accounts.settling import Replayed
 from grape.sessions.prospect import Gain, gain_of, prospect
 
@@ -151,3 +151,11 @@ def test_gains_are_those_of_all_calls_of_a_run() -> None:
     ]
     found = gain_of(replayed, [measured, slower, fresh, waiting, inside, refused])
     assert found == Gain(made_ms=300.0 - 10.0 + 100.0, foreseen_ms=40.0)
+
+
+def test_shapes_that_are_new_at_each_call_are_named() -> None:
+    shapes = tuple(ShapeCount(shapes=(("past", (1, length)),), calls=1, order=length) for length in range(9))
+    settled = KNOWN | {"gain": Gain(), "has_graphs": False}
+    found = prospect(**settled | {"regions": (replace(OBSERVED, shapes=shapes),)})
+    assert found.settled and found.why is not None and found.why.startswith("graphs for shapes that are new")
+    assert prospect(**settled | {"regions": (replace(OBSERVED, shapes=shapes[:4]),)}).why is None

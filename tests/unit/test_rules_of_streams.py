@@ -289,3 +289,16 @@ def test_findings_are_ordered_by_what_they_cost() -> None:
 
 def test_a_cell_without_streams_has_none_of_this() -> None:
     assert not advise(replace(cell(stop()), streams=()))
+
+
+# GR202
+
+
+def test_sizes_that_grow() -> None:
+    grows = stop("aten::cat", "sizes that grow")
+    finding = only(cell(grows, source="for token in tokens:\n    cache = torch.cat([cache, token])\n"))
+    assert finding.message == (
+        "the sizes that `cat` is given grow, so a stream runs it as written (1 ms each); 100 groups of launches end there"
+    )
+    assert (finding.code, finding.severity, finding.at) == ("GR202", "costly", grows.user)
+    assert finding.advice is not None and finding.advice.startswith("allocate `cache` once")

@@ -2,7 +2,7 @@
 
 Sees: distinct argument shapes that, in the order of their first calls, differ in one dimension by one step: a KV
 cache or a token sequence that is extended by concatenation. Costs: every call has a shape of its own, hence a graph
-of its own, plus the copy that the concatenation makes. Fix: preallocate the final size, write by index. Wrong when:
+of its own, plus the copy that the concatenation makes; operator streams run what has such sizes as written. Fix: preallocate the final size, write by index. Wrong when:
 the sequence stays short; then a few graphs, captured once and reused by later runs, are cheaper than masked work on
 the full size.
 """
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ....model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
 from ....model.kept import Kept
 from ....model.location import line_of
+from ....model.stream import GROWS
 from ...arguments import Arguments
 from ...code.sites import op_sites
 from ...code.source import cell_source
@@ -22,8 +23,9 @@ from ...cost import H200, MachineCosts
 from ...growth import Growth, growing, steady_growth
 from ...refusals import served_by_graphs
 from ...static.context import Context, StaticFinding
+from ...stopped import Stopped, stopped_for
 from ...stores import held_evidence, held_text
-from ...words import in_library, library, milliseconds, via
+from ...words import ended, in_library, library, milliseconds, via
 
 CODE = "GR202"
 
@@ -35,7 +37,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     found = [_of_region(evidence, region, found) for region in evidence.regions if (found := growing(region.shapes))]
     explained = {line_of(finding.at) for finding in found}
     loops = (finding for finding in _of_loops(evidence) if finding.at is None or line_of(finding.at) not in explained)
-    return [*found, *loops]
+    return [*found, *loops, *(_in_a_stream(evidence, stopped) for stopped in stopped_for(evidence, GROWS))]
 
 
 def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[Growth]) -> Finding:
@@ -76,6 +78,22 @@ def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[G
         ),
         predicted_ms_per_call=spent / region.calls if captured and region.calls and not served else None,
         advice=_LIBRARY.format(argument) if theirs else _ADVICE.format(f"`{target}`" if target else argument),
+    )
+
+
+def _in_a_stream(evidence: CellEvidence, stopped: Stopped) -> Finding:
+    """Operators that a stream runs as written, for their sizes are new ones each time."""
+    runs = "them" if len(stopped.operators) > 1 else "it"
+    name = None if stopped.in_library else cell_source(evidence).target(stopped.at)
+    return Finding(
+        code=CODE,
+        severity=stopped.severity(evidence),
+        message=f"the sizes that {stopped.spoken} is given grow, so a stream runs {runs} as written"
+        f"{stopped.cost(evidence)}{via(stopped.user, stopped.inner) if stopped.in_library else ''}"
+        f"{ended(stopped.segments)}",
+        at=stopped.at,
+        evidence=(*stopped.counted, *stopped.in_library),
+        advice=_LIBRARY.format("what grows") if stopped.in_library else _ADVICE.format(f"`{name}`" if name else "the state"),
     )
 
 

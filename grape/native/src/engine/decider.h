@@ -16,7 +16,7 @@ class Decider {
 
   // Observe and Record: `observe` or `record` it once it ran, with its signature, which is found here.
   Decision decide(Operator& op, Stack& stack, uint64_t& sig) {
-    if (follower_.fragment() && is_refined(op, stack)) {
+    if (follower_.fragment() && (is_refined(op, stack) || is_settled(op, stack))) {
       finder_.passed(*follower_.fragment(), follower_.at());
       follower_.leave();
     }
@@ -25,7 +25,9 @@ class Decider {
       if (match == Match::Yes) return Decision::Answered;
       if (match == Match::Written) return Decision::Run;
       follower_.cut();
-      sig = signatures_.of(op, stack);
+    }
+    sig = known_by(op, stack);
+    if (follower_.fragment()) {
       if (!follower_.strays()) {
         Decision decision = diverge(op, stack, sig);
         if (decision != Decision::Observe) return decision;
@@ -34,9 +36,8 @@ class Decider {
       if (follower_.fragment()) follower_.stray();
       return Decision::Observe;
     }
-    sig = signatures_.of(op, stack);
     if (learner_.is_between()) {
-      learner_.before(op, stack, sig);
+      learner_.before(op, stack, sig, signatures_.sizes());
       return Decision::Record;
     }
     learner_.drop();  // another thread's operator came while the last one ran
@@ -89,6 +90,21 @@ class Decider {
     else if (++fragment.ended >= static_cast<int>(settings_.hot) && !laps_.doubted()) learner_.go_on(fragment, context);
   }
 
+  // Nothing is pending. Where sizes do not belong to it from now on, what was recorded before serves no more.
+  uint64_t known_by(const Operator& op, const Stack& stack) {
+    uint64_t sig = signatures_.of(op, stack, counts_.seen);
+    if (!signatures_.sizes().since_now) return sig;
+    learner_.drop();
+    finder_.each([&](Fragment& one) {
+      if (std::any_of(one.steps.begin(), one.steps.end(), [&](const Step& step) { return signatures_.is_outgrown(step); })) retire(one);
+    });
+    if (Fragment* followed = follower_.fragment(); followed && followed->dead) {
+      finder_.passed(*followed, follower_.at());
+      follower_.leave();
+    }
+    return sig;
+  }
+
   // Whether the operator's alignments are seen to repeat now. Then they belong to its signature, and no fragment that was
   // recorded before knows of that.
   bool is_refined(const Operator& op, const Stack& stack) {
@@ -103,6 +119,19 @@ class Decider {
       for (const Step& other : one.steps)
         if (other.signature == step.signature) return retire(one);
     });
+    return true;
+  }
+
+  // Whether the operator, which the fragment has run as written because its sizes grow, has the same ones again and again.
+  // Then others of the fragment have, too, and what is recorded instead defers them.
+  bool is_settled(const Operator& op, const Stack& stack) {
+    Fragment& fragment = *follower_.fragment();
+    Step& step = fragment.steps[follower_.at()];
+    if (step.run != Reason::Sizes || step.op != &op || !signatures_.settles(step, op, stack)) return false;
+    for (const Step& other : fragment.steps)
+      if (other.run == Reason::Sizes && 2 * other.same > step.same) signatures_.settle(other);
+    follower_.launch();
+    retire(fragment);
     return true;
   }
 
@@ -132,7 +161,7 @@ class Decider {
     } else if (learner_.wants(op, side)) {
       follower_.leave();
       learner_.begin_side(parent, key);
-      learner_.before(op, stack, sig);
+      learner_.before(op, stack, sig, signatures_.sizes());
       return Decision::Record;
     }
     return Decision::Observe;

@@ -87,10 +87,10 @@ class Learner {
   }
 
   // An operator of the record is about to run.
-  void before(Operator& op, const Stack& stack, uint64_t sig) {
+  void before(Operator& op, const Stack& stack, uint64_t sig, const Sizes& sizes) {
     recording_++;
     Timed timed(counts_.record_ns);
-    recorder_->before(op, stack, sig, exposed_.has_any(op.arguments, stack));
+    recorder_->before(op, stack, sig, sizes, exposed_.has_any(op.arguments, stack));
   }
 
   // And ran. Where the record ends here, the fragment that begins here, if one does.

@@ -1,5 +1,6 @@
 // Watches operators run and writes down a fragment: what each was given, what it made, and where that lay.
 #pragma once
+#include "learning/growth.h"
 #include "learning/views.h"
 
 #include <numeric>
@@ -17,10 +18,11 @@ class Recorder {
   size_t size() const { return fragment_->steps.size(); }
 
   // Before the operator runs: its arguments as they are now.
-  void before(Operator& op, const Stack& stack, uint64_t signature, bool exposed) {
+  void before(Operator& op, const Stack& stack, uint64_t signature, const Sizes& sizes, bool exposed) {
     Step step;
     step.op = &op;
     step.signature = signature;
+    step.kind_of_sizes = sizes.kind;
     step.counts_below = counts_below();
     step.run = op.always == Reason::Checks && !device_.is_cpu() ? Reason::None : op.always;
     still_ = op.draws_nothing(stack);
@@ -31,6 +33,7 @@ class Recorder {
     if (step.run == Reason::None && op.is_packed(stack)) step.run = Reason::Host;
     if (step.run == Reason::None && op.has_python_kernel()) step.run = Reason::PythonKernel;
     if (step.run == Reason::None && exposed) step.run = Reason::Memory;
+    if (step.run == Reason::None && sizes.grow) step.run = Reason::Sizes;
     size_t base = stack.size() - op.arguments;
     given_.clear();
     between_ = false;

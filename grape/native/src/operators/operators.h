@@ -14,7 +14,7 @@ namespace grape {
 // Why an operator runs as written. The names are what the evidence says.
 enum class Reason : uint8_t {
   None, Random, Read, Effect, Metadata, Alias, Checks, Integers, PythonKernel, Foreign, Opaque, Number, Memory,
-  Aliased, Raised, Thread, Mode, Divergence, Observed, Host, Stream, Capturing, Uncaptured, Moves, Fused, Unearned, Profiled, Room, Collective, Remote, Count
+  Aliased, Raised, Thread, Mode, Divergence, Observed, Host, Stream, Capturing, Uncaptured, Moves, Fused, Unearned, Profiled, Room, Collective, Remote, Sizes, Count
 };
 inline constexpr std::array<const char*, static_cast<size_t>(Reason::Count)> REASONS = {
     "none", "random numbers", "host read", "effect", "changes metadata", "returns an alias", "checks its data",
@@ -23,7 +23,7 @@ inline constexpr std::array<const char*, static_cast<size_t>(Reason::Count)> REA
     "another operator than recorded", "nothing recorded yet", "a tensor on the CPU", "another stream",
     "a capture of the person's", "cannot be captured", "memory that moves", "beside TorchScript",
     "not worth a capture yet", "a profiler's",
-    "no room for its results", "a collective", "beside torch.distributed.rpc"};
+    "no room for its results", "a collective", "beside torch.distributed.rpc", "sizes that grow"};
 
 enum class Treatment : uint8_t { Boxed, Transparent };
 
@@ -296,20 +296,26 @@ struct Operator {
   }
 };
 
-inline uint64_t mix_tensor(uint64_t hash, const at::Tensor& t) {
-  if (!t.defined()) return mix(hash, 77);
-  if (!is_plain(t)) return mix(hash, t.key_set().raw_repr());  // it may have no sizes
-  for (auto size : t.sizes()) hash = mix(hash, static_cast<uint64_t>(size));
-  return mix(hash, static_cast<uint64_t>(c10::typeMetaToScalarType(t.dtype())));
-}
+// Of the operator and of all tensors that it is given, those in lists as well: `exact` with their sizes, for a cache that grows
+// by `cat` is another iteration at each length; `loose` without.
+struct Signature {
+  uint64_t exact, loose;
 
-// Of the operator and of the sizes of all tensors that it is given, those in lists as well: a cache that grows by `cat`
-// is another iteration at each length.
-inline uint64_t signature(const Operator& op, const Stack& stack) {
-  uint64_t hash = reinterpret_cast<uint64_t>(&op);
-  for (size_t i = stack.size() - op.arguments; i < stack.size(); i++)
-    for_each_tensor(stack[i], [&](const at::Tensor& t) { hash = mix_tensor(hash, t); });
-  return hash;
-}
+  Signature(const Operator& op, const Stack& stack) : exact(reinterpret_cast<uint64_t>(&op)), loose(~exact) {
+    for (size_t i = stack.size() - op.arguments; i < stack.size(); i++)
+      for_each_tensor(stack[i], [&](const at::Tensor& t) { take(t); });
+  }
+
+ private:
+  void take(const at::Tensor& t) {
+    if (!t.defined()) return both(77);
+    if (!is_plain(t)) return both(t.key_set().raw_repr());  // it may have no sizes
+    for (auto size : t.sizes()) exact = mix(exact, static_cast<uint64_t>(size));
+    auto kind = static_cast<uint64_t>(c10::typeMetaToScalarType(t.dtype()));
+    exact = mix(exact, kind);
+    loose = mix(loose, kind << 32 | static_cast<uint64_t>(t.dim()));
+  }
+  void both(uint64_t value) { exact = mix(exact, value), loose = mix(loose, value); }
+};
 
 }  // namespace grape

@@ -2,6 +2,7 @@
 #pragma once
 #include "engine/settings.h"
 #include "fragments/fragment.h"
+#include "learning/growth.h"
 
 #include <unordered_map>
 #include <unordered_set>
@@ -12,9 +13,25 @@ class Signatures {
  public:
   Signatures(const Settings& settings, const Device& device) : settings_(settings), device_(device) {}
 
-  uint64_t of(const Operator& op, const Stack& stack) const {
-    uint64_t sig = signature(op, stack);
+  // Of an operator that no fragment followed, once. `seen` operators came before it.
+  uint64_t of(const Operator& op, const Stack& stack, uint64_t seen) {
+    uint64_t sig = growth_.of(Signature(op, stack), seen);
     return refined_.empty() || !refined_.count(sig) ? sig : mix(sig, alignments_of(op, stack));
+  }
+  // Of the operator that this was asked of last.
+  const Sizes& sizes() const { return growth_.last(); }
+  // The operator came to this step, which runs as written because its sizes grow: whether they seem to grow no more.
+  bool settles(Step& step, const Operator& op, const Stack& stack) const {
+    uint64_t sizes = Signature(op, stack).exact;
+    step.same = sizes == step.sizes ? step.same + 1 : 0;
+    step.sizes = sizes;
+    return step.same >= growth_.settles_after(step.kind_of_sizes);
+  }
+  void settle(const Step& step) { growth_.settle(step.kind_of_sizes, step.sizes); }
+
+  // Whether the step was recorded before the operators of its kind were seen to grow.
+  bool is_outgrown(const Step& step) const {
+    return step.kind_of_sizes == sizes().kind && step.signature != step.kind_of_sizes && !growth_.stays(step.signature);
   }
 
   // It was refused for them: from now on it is seen what alignments come.
@@ -36,7 +53,7 @@ class Signatures {
   void refine(const Step& step) { refined_.insert(step.signature); }
 
   // There are no steps any more.
-  void forget() { alignments_.clear(); }
+  void forget() { alignments_.clear(), growth_.forget(); }
 
  private:
   uint64_t alignments_of(const Operator& op, const Stack& stack) const {
@@ -54,6 +71,7 @@ class Signatures {
   const Device& device_;
   std::unordered_map<uint64_t, Alignments> alignments_;  // by signature, of what was refused for them
   std::unordered_set<uint64_t> refined_;  // signatures to which they belong
+  Growth growth_;
 };
 
 }  // namespace grape

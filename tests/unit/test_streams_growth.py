@@ -1,0 +1,155 @@
+"""Operators whose sizes are new ones each time, as those of a cache that grows, amid others that repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from grape.streams import Evidence, Settings, Stream, open_stream
+from tests.property.stream_programs import flat, needs_compiler
+from tests.unit.test_streams_graphs import agrees
+
+pytestmark = [needs_compiler, pytest.mark.filterwarnings("ignore")]
+
+GROWS = "sizes that grow"
+USUAL = {"settled": 1000, "patience": 4000}
+LAYERS = 6
+
+
+def block(x: Tensor, weight: Tensor) -> Tensor:
+    for _ in range(4):
+        x = torch.tanh(x @ weight) * 1.25 + x
+    return x / x.norm()
+
+
+def attend(query: Tensor, cache: Tensor) -> Tensor:
+    return torch.softmax(query @ cache.T, -1) @ cache
+
+
+def decode(steps: int, *, reads: bool, other: Tensor | None = None) -> Callable[[], list[Tensor]]:
+    def loop() -> list[Tensor]:
+        torch.manual_seed(0)
+        weights = [torch.randn(8, 8) / 3 for _ in range(LAYERS)]
+        caches = [torch.randn(2, 8) for _ in range(LAYERS)]
+        x, kept, total = torch.randn(1, 8), [], 0.0
+        with torch.no_grad():
+            for _ in range(steps):
+                for layer in range(LAYERS):
+                    x = block(x, weights[layer])
+                    caches[layer] = torch.cat([caches[layer], x])
+                    x = x + attend(x, caches[layer])
+                    if other is not None:
+                        x = x + attend(x, other)
+                kept.append(x)
+                if reads:
+                    total += x.sum().item()
+        return [*kept, *caches, torch.tensor(total)]
+
+    return loop
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_what_lies_between_operators_that_grow_is_deferred(reads: bool) -> None:
+    evidence = agrees(decode(150, reads=reads), **USUAL)
+    assert evidence.matched > 0.5 * evidence.seen
+    assert evidence.written[GROWS] > 100 * LAYERS
+    assert evidence.fragments <= 8, evidence
+    assert evidence.recorded < 0.1 * evidence.seen, evidence
+
+
+def test_sizes_of_such_a_kind_that_stay_are_deferred() -> None:
+    """The attention over what does not grow is of the same operators, with as many dimensions."""
+    without = agrees(decode(150, reads=True), **USUAL)
+    beside = agrees(decode(150, reads=True, other=torch.randn(5, 8)), **USUAL)
+    assert beside.written[GROWS] < 1.1 * without.written[GROWS]
+    assert beside.matched - without.matched > 80 * 4 * LAYERS
+
+
+def test_where_all_sizes_are_new_whole_iterations_are_looked_for() -> None:
+    def loop() -> list[Tensor]:
+        sums = []
+        for _ in range(4):
+            for length in range(3, 40):
+                x = torch.linspace(-1, 1, length)
+                for _ in range(20):
+                    x = torch.tanh(x * 1.5) - 0.25
+                sums.append(x.sum())
+        return sums
+
+    assert GROWS not in agrees(loop, **USUAL, hot=2).written
+
+
+def evidence_of(*loops: Callable[[], list[Tensor]]) -> list[Evidence]:
+    """Of one loop after the other, under one stream."""
+    plain = [flat(loop()) for loop in loops]
+    stream = open_stream(Settings(device="pretended", price=0, doubt=0))
+    assert isinstance(stream, Stream), stream
+    found = []
+    with stream:
+        for loop, expected in zip(loops, plain, strict=True):
+            before = stream.evidence()
+            assert flat(loop()) == expected
+            found.append(stream.evidence().since(before))
+    return found
+
+
+def test_sizes_that_grow_no_more_are_deferred_again() -> None:
+    cache = torch.randn(64, 8)
+
+    def fixed() -> list[Tensor]:
+        x, sums = torch.ones(1, 8), []
+        for _ in range(600):
+            for _ in range(10):
+                x = torch.tanh(torch.cat([attend(x, cache), x]).sum(0, keepdim=True))
+            sums.append(x)
+        return sums
+
+    grown, *_, later = evidence_of(decode(150, reads=True), fixed, fixed)
+    assert grown.written[GROWS] > 100 * LAYERS
+    assert later.matched > 0.9 * later.seen, later
+
+
+def test_lengths_that_come_again_are_those_of_a_kind_that_grows() -> None:
+    first, again = evidence_of(decode(150, reads=True), decode(150, reads=True))
+    assert again.matched > first.matched
+    assert again.recorded < 0.1 * again.seen
+
+
+def test_a_library_decodes_with_its_growing_cache() -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"n_layer": 6, "n_head": 2, "n_embd": 16, "vocab_size": 60, "bos_token_id": 0, "eos_token_id": None}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval()
+    model.generation_config.pad_token_id = 0
+    ids = torch.randint(1, 60, (2, 4))
+
+    def generate() -> list[Tensor]:
+        return [model.generate(ids, max_new_tokens=80, min_new_tokens=80, do_sample=False)]
+
+    generate()
+    evidence = agrees(generate, **USUAL)
+    assert evidence.written[GROWS] > 500
+    assert evidence.matched > 0.35 * evidence.seen
+
+
+def test_a_module_that_a_person_calls_with_ever_longer_inputs() -> None:
+    net = nn.Sequential(*[nn.Linear(8, 8) for _ in range(12)]).eval()
+
+    def loop() -> list[Tensor]:
+        torch.manual_seed(0)
+        x, history, made = torch.randn(1, 8), torch.zeros(0, 8), []
+        with torch.no_grad():
+            for _ in range(300):
+                for _ in range(4):
+                    x = torch.tanh(net(x))
+                history = torch.cat([history, x])
+                x = x + history.mean(0)
+                made.append(x)
+        return [*made, history]
+
+    evidence = agrees(loop, **USUAL)
+    assert evidence.matched > 0.6 * evidence.seen
+    assert evidence.written[GROWS] > 200
