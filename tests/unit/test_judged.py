@@ -46,6 +46,19 @@ def test_regions_look_again_where_they_made_room() -> None:
         assert after(after(tried, matched=0), matched=0).settled == settled
 
 
+@pytest.mark.parametrize(
+    ("segments", "plain_ms", "goes_on"), [(46, 1000.0, False), (46, 1100.0, True), (44, 1000.0, True)]
+)
+def test_groups_of_hardly_two_operators_are_none(segments: int, plain_ms: float, goes_on: bool) -> None:
+    past = LEFT
+    for _ in range(2):
+        past = after_streamed_run(
+            past, operators=100, matched=90, segments=segments, captured=1, wall_ms=1000.0, plain_ms=plain_ms
+        )
+    assert past.streamed == goes_on
+    assert goes_on or "90 in 46 groups" in str(past.streamless)
+
+
 def goes_on(runs: int, wall_ms: float = 1000.0, plain_ms: float | None = 1000.0, **made: int) -> bool:
     """Whether streams serve a cell still behind so many runs in which next to nothing matched."""
     past = LEFT

@@ -298,7 +298,8 @@ def test_sizes_that_grow() -> None:
     grows = stop("aten::cat", "sizes that grow")
     finding = only(cell(grows, source="for token in tokens:\n    cache = torch.cat([cache, token])\n"))
     assert finding.message == (
-        "the sizes that `cat` is given grow, so a stream runs it as written (1 ms each); 100 groups of launches end there"
+        "the sizes that `cat` is given grow, so a stream runs it as written (1 ms each); "
+        "100 groups of launches end there"
     )
     assert (finding.code, finding.severity, finding.at) == ("GR202", "costly", grows.user)
     assert finding.advice is not None and finding.advice.startswith("allocate `cache` once")

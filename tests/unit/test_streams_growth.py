@@ -153,3 +153,24 @@ def test_a_module_that_a_person_calls_with_ever_longer_inputs() -> None:
     evidence = agrees(loop, **USUAL)
     assert evidence.matched > 0.6 * evidence.seen
     assert evidence.written[GROWS] > 200
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_strides_of_parts_of_what_grows(live: bool) -> None:
+    """The last row of a cache in columns has the same sizes each time, and other strides."""
+
+    def loop() -> list[Tensor]:
+        torch.manual_seed(0)
+        x, cache, made = torch.randn(8, 1), torch.randn(8, 2), []
+        for _ in range(200):
+            for _ in range(30):
+                x = torch.tanh(x * 1.5) - 0.25
+            cache = torch.cat([cache, x], 1)
+            x = cache[:, -1:].exp() / 4
+            made.append(x.sum().item())
+        return [cache, torch.tensor(made)]
+
+    evidence = agrees(loop, **USUAL, **({} if live else {"price": 1e6}))
+    assert evidence.written["strides that change"] > 50
+    assert evidence.diverged < 20, evidence
+    assert evidence.matched > 0.7 * evidence.seen or not live

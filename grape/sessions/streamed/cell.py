@@ -307,6 +307,7 @@ class StreamedSession:
                 past,
                 operators=found.operators,
                 matched=found.matched,
+                segments=found.segments,
                 waiting=found.waiting,
                 captured=found.captured,
                 rested=found.rested,

@@ -13,6 +13,8 @@ __all__ = ["after_streamed_run", "did_other_work", "is_learning", "without_strea
 
 FEWEST_MATCHED = 0.05
 """Of a cell's operators; where fewer match, streams gain nothing."""
+FEWEST_TOGETHER = 2
+"""Operators of a group, in the mean: one alone is launched as it would be as written, with copies beside it."""
 MOST_WAIT = 0.5
 """Of a cell's operators; where more wait for their captures, later runs will match them."""
 MOST_LOST = 2
@@ -39,27 +41,32 @@ def after_streamed_run(
     *,
     operators: int,
     matched: int,
+    segments: int = 0,
     waiting: int = 0,
     captured: int = 0,
     rested: int = 0,
     wall_ms: float,
     plain_ms: float | None,
 ) -> Past:
-    """The past after a run that streams served, in which `matched` of its `operators` matched; the other numbers are
-    those of `is_learning`. `plain_ms`: what the plain cell takes, None where that is not known or does not matter.
+    """The past after a run that streams served, in which `matched` of its `operators` matched, and were launched in
+    `segments`; the other numbers are those of `is_learning`. `plain_ms`: what the plain cell takes, None where that is
+    not known or does not matter.
     """
-    few = matched < FEWEST_MATCHED * operators and waiting < MOST_WAIT * operators
+    gained = plain_ms is not None and wall_ms <= (1 - GAIN) * plain_ms
+    alone = not gained and 0 < matched < FEWEST_TOGETHER * segments
+    few = (alone or matched < FEWEST_MATCHED * operators) and waiting < MOST_WAIT * operators
     slower = plain_ms is not None and wall_ms > (1 + SIGNIFICANT) * plain_ms + LEAST_MS
     lost = past.lost + 1 if few or slower else 0
     learning, paid = past.learning, past.paid
-    if is_learning(past, operators=operators, waiting=waiting, captured=captured, rested=rested):
-        gained = plain_ms is not None and wall_ms <= (1 - GAIN) * plain_ms
+    if not alone and is_learning(past, operators=operators, waiting=waiting, captured=captured, rested=rested):
         lost, learning = 0, learning + (not gained)
         paid += max(0.0, (wall_ms - LEAST_MS) / plain_ms - 1) if plain_ms else 0.0
     if lost < MOST_LOST:
         operators = past.operators or operators
         return replace(past, streamed=True, lost=lost, operators=operators, learning=learning, paid=paid)
-    if few or plain_ms is None:
+    if alone:
+        why = f"operator streams launched hardly two operators together: {count(matched)} in {count(segments)} groups"
+    elif few or plain_ms is None:
         why = f"operator streams matched {count(matched)} of {plural(operators, 'operator')}"
     else:
         why = f"operator streams made it slower ({waited_pair(plain_ms, wall_ms)})"

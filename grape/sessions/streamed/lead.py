@@ -132,6 +132,7 @@ def after_led_run(
     after = after_streamed_run(
         replace(before, led=now),
         matched=matched,
+        segments=found.segments if found is not None else 0,
         wall_ms=time.wall_ms,
         plain_ms=plain_ms if led.runs else None,  # the first run is cold
         **made,

@@ -2,9 +2,9 @@
 
 Sees: distinct argument shapes that, in the order of their first calls, differ in one dimension by one step: a KV
 cache or a token sequence that is extended by concatenation. Costs: every call has a shape of its own, hence a graph
-of its own, plus the copy that the concatenation makes; operator streams run what has such sizes as written. Fix: preallocate the final size, write by index. Wrong when:
-the sequence stays short; then a few graphs, captured once and reused by later runs, are cheaper than masked work on
-the full size.
+of its own, plus the copy that the concatenation makes; operator streams run what has such sizes as written. Fix:
+preallocate the final size, write by index. Wrong when: the sequence stays short; then a few graphs, captured once and
+reused by later runs, are cheaper than masked work on the full size.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ def _in_a_stream(evidence: CellEvidence, stopped: Stopped) -> Finding:
         f"{ended(stopped.segments)}",
         at=stopped.at,
         evidence=(*stopped.counted, *stopped.in_library),
-        advice=_LIBRARY.format("what grows") if stopped.in_library else _ADVICE.format(f"`{name}`" if name else "the state"),
+        advice=_LIBRARY.format("what grows")
+        if stopped.in_library
+        else _ADVICE.format(f"`{name}`" if name else "the state"),
     )
 
 

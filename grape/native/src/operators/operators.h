@@ -14,7 +14,7 @@ namespace grape {
 // Why an operator runs as written. The names are what the evidence says.
 enum class Reason : uint8_t {
   None, Random, Read, Effect, Metadata, Alias, Checks, Integers, PythonKernel, Foreign, Opaque, Number, Memory,
-  Aliased, Raised, Thread, Mode, Divergence, Observed, Host, Stream, Capturing, Uncaptured, Moves, Fused, Unearned, Profiled, Room, Collective, Remote, Sizes, Count
+  Aliased, Raised, Thread, Mode, Divergence, Observed, Host, Stream, Capturing, Uncaptured, Moves, Fused, Unearned, Profiled, Room, Collective, Remote, Sizes, Strides, Count
 };
 inline constexpr std::array<const char*, static_cast<size_t>(Reason::Count)> REASONS = {
     "none", "random numbers", "host read", "effect", "changes metadata", "returns an alias", "checks its data",
@@ -23,7 +23,7 @@ inline constexpr std::array<const char*, static_cast<size_t>(Reason::Count)> REA
     "another operator than recorded", "nothing recorded yet", "a tensor on the CPU", "another stream",
     "a capture of the person's", "cannot be captured", "memory that moves", "beside TorchScript",
     "not worth a capture yet", "a profiler's",
-    "no room for its results", "a collective", "beside torch.distributed.rpc", "sizes that grow"};
+    "no room for its results", "a collective", "beside torch.distributed.rpc", "sizes that grow", "strides that change"};
 
 enum class Treatment : uint8_t { Boxed, Transparent };
 

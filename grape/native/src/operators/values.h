@@ -46,9 +46,8 @@ struct Layout {
     layout.dtype = t.dtype();
     return layout;
   }
-  bool fits(const at::Tensor& t) const {
-    return t.dtype() == dtype && t.sizes().equals(c10::IntArrayRef(sizes)) && t.strides().equals(c10::IntArrayRef(strides));
-  }
+  bool fits(const at::Tensor& t) const { return fits_but_for_strides(t) && t.strides().equals(c10::IntArrayRef(strides)); }
+  bool fits_but_for_strides(const at::Tensor& t) const { return t.dtype() == dtype && t.sizes().equals(c10::IntArrayRef(sizes)); }
   // Bytes from the first element to the end of the last.
   size_t span() const {
     int64_t last = 0;

@@ -42,7 +42,7 @@ class Follower {
     Reason reason = step.run;
     if (reason == Reason::None && !fragment_->live) {
       if (matcher_.compare(step, op, stack, reason) == Match::Other) return Match::Other;
-      if (reason == Reason::Number) fragment_->demote(step, reason);
+      if (changes_again(reason)) fragment_->demote(step, reason);
       else reason = fragment_->large ? Reason::Room : Reason::Unearned, fragment_->earned += worth_.saves();
     } else if (reason == Reason::None) {
       Match match = matcher_.compare(step, op, stack, reason);
@@ -59,8 +59,7 @@ class Follower {
       }
       if (match == Match::Other) return match;
       if (reason == Reason::Room) launch(), budget_.starve(*fragment_);
-      // Numbers that changed will change again; memory elsewhere may have been an exception.
-      if (reason == Reason::Number || (++step.refused >= Step::REFUSED && SELDOM_FITS * step.refused > fragment_->entered)) fragment_->demote(step, reason);
+      if (changes_again(reason) || (++step.refused >= Step::REFUSED && SELDOM_FITS * step.refused > fragment_->entered)) fragment_->demote(step, reason);
     }
     counts_.write(reason);
     bool cuts = std::exchange(answering_, false);
@@ -89,6 +88,9 @@ class Follower {
   Written take_written() { return std::exchange(written_, {}); }
 
  private:
+  // What changed once will change again; memory elsewhere may have been an exception.
+  static bool changes_again(Reason reason) { return reason == Reason::Number || reason == Reason::Strides; }
+
   static constexpr uint32_t SELDOM_FITS = 4;  // in one of so many passes
 
   const Settings& settings_;

@@ -111,7 +111,9 @@ class Matcher {
       if (std::memcmp(t.const_data_ptr(), in.number.const_data_ptr(), t.itemsize()) != 0) reason = Reason::Number;
       return true;
     }
-    return device_.holds(t) && !is_number(t) && in.layout.fits(t);
+    if (!device_.holds(t) || is_number(t) || !in.layout.fits_but_for_strides(t)) return false;
+    if (!t.strides().equals(c10::IntArrayRef(in.layout.strides))) reason = Reason::Strides;  // a part of what grows, perhaps
+    return true;
   }
 
   // What it is now goes to the kernel. Nothing of the operator is pending yet.
