@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from grape.advisor import advise
-from grape.model import CellEvidence, Finding, Stop, StreamEvidence
+from grape.model import CellEvidence, Finding, Position, Stop, StreamEvidence
 from grape.model.stream import READ
 from tests.unit.test_streams_evidence import STREAM
 from tests.unit.trace_builder import LIBRARY, at
@@ -303,3 +303,15 @@ def test_sizes_that_grow() -> None:
     )
     assert (finding.code, finding.severity, finding.at) == ("GR202", "costly", grows.user)
     assert finding.advice is not None and finding.advice.startswith("allocate `cache` once")
+
+
+def test_sizes_that_grow_inside_of_generate() -> None:
+    library = Position(file="/lib/python3.12/site-packages/transformers/cache_utils.py", line=9, function="update")
+    grows = [replace(stop(f"aten::{name}", "sizes that grow"), inner=library) for name in ("cat", "index_select")]
+    finding = only(
+        cell(*grows, source="for prompt in prompts:\n    out.append(model.generate(prompt, use_cache=True))\n")
+    )
+    assert finding.message.startswith(
+        "the sizes that `cat` and 1 operator more are given grow, so a stream runs them as"
+    )
+    assert finding.advice is not None and 'cache_implementation="static"' in finding.advice

@@ -30,6 +30,7 @@ from ...words import ended, in_library, library, milliseconds, via
 CODE = "GR202"
 
 _ADVICE = "allocate {0} once at its final length and write each step by index (a static cache), with a mask"
+_GENERATE = 'where the model has a static cache, ask for it: `generate(..., cache_implementation="static")`'
 _LIBRARY = "if the library offers a static cache (allocated once, written by index), use it for {0}"
 
 
@@ -83,17 +84,19 @@ def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[G
 
 def _in_a_stream(evidence: CellEvidence, stopped: Stopped) -> Finding:
     """Operators that a stream runs as written, for their sizes are new ones each time."""
-    runs = "them" if len(stopped.operators) > 1 else "it"
-    name = None if stopped.in_library else cell_source(evidence).target(stopped.at)
+    given, runs = ("are", "them") if len(stopped.operators) > 1 else ("is", "it")
+    source = cell_source(evidence)
+    name = None if stopped.in_library else source.target(stopped.at)
+    generates = source.call(stopped.at, ("generate",)) is not None
     return Finding(
         code=CODE,
         severity=stopped.severity(evidence),
-        message=f"the sizes that {stopped.spoken} is given grow, so a stream runs {runs} as written"
+        message=f"the sizes that {stopped.spoken} {given} given grow, so a stream runs {runs} as written"
         f"{stopped.cost(evidence)}{via(stopped.user, stopped.inner) if stopped.in_library else ''}"
         f"{ended(stopped.segments)}",
         at=stopped.at,
         evidence=(*stopped.counted, *stopped.in_library),
-        advice=_LIBRARY.format("what grows")
+        advice=(_GENERATE if generates else _LIBRARY.format("what grows"))
         if stopped.in_library
         else _ADVICE.format(f"`{name}`" if name else "the state"),
     )
