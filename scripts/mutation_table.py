@@ -44,6 +44,7 @@ from mutations import (
     streams,
     streams_captures,
     streams_first,
+    streams_growth,
     streams_memory,
     streams_recurrent,
     training,
@@ -701,6 +702,7 @@ ROWS = (
     *ranks.ROWS,
     *streams_memory.ROWS,
     *streams_captures.ROWS,
+    *streams_growth.ROWS,
     *streams_recurrent.ROWS,
 )
 

@@ -100,7 +100,7 @@ class Pace {
     double median(std::array<double, LAPS> sorted) const {
       size_t count = std::min(n, LAPS);
       std::sort(sorted.begin(), sorted.begin() + count);
-      return count ? sorted[count / 2] : 0.0;
+      return count ? sorted[(count - 1) / 2] : 0.0;  // of two the lesser: what came first may have been cold
     }
   };
 
