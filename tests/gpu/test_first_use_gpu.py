@@ -57,4 +57,4 @@ def test_a_cell_of_the_cpu_leaves_the_gpu_alone(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     untouched, again, plain, matched = json.loads((tmp_path / "found.json").read_text())
     assert not untouched and not again and plain == "torch.cuda"
-    assert matched > 1000
+    assert matched > 100
