@@ -118,9 +118,8 @@ def prospect(
             why = f"graphs would save {share:.0%} of the cell" if share >= SIGNIFICANT else None
             return Prospect(settled=True, served=False, why=why, outbid=True)
         if share < SIGNIFICANT and runs >= 2:
-            why = (
-                "captures would cost more than they save" if waits else _EACH_NEW if _has_new_shapes(regions) else None
-            )
+            new = _EACH_NEW if _has_new_shapes(regions) else None
+            why = "captures would cost more than they save" if waits else new
             if has_graphs:
                 share = max(0.0, gain.made_ms) / plain_ms
                 why = f"graphs would save {share:.0%} of the cell, too little to stand between"

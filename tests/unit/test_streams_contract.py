@@ -382,7 +382,7 @@ def test_a_fragment_that_is_left_late_goes_on() -> None:
         return x
 
     evidence = agrees(loop, Settings(shortest=8, hot=2, settled=0, patience=0, price=0, doubt=0))
-    assert evidence.fragments <= 8, evidence  # some are recorded anew once the lengths are seen to grow
+    assert evidence.fragments <= 10, evidence  # some are recorded anew once the lengths are seen to grow
     assert evidence.matched > 85 * 290, evidence
 
 

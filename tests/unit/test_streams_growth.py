@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -174,3 +176,76 @@ def test_strides_of_parts_of_what_grows(live: bool) -> None:
     assert evidence.written["strides that change"] > 50
     assert evidence.diverged < 20, evidence
     assert evidence.matched > 0.7 * evidence.seen or not live
+
+
+def trained(iterations: int, *, width: int = 16, batch: int = 4, layers: int = 3) -> Callable[[], list[Tensor]]:
+    """Layers of the same width, or ever wider ones."""
+
+    def loop() -> list[Tensor]:
+        torch.manual_seed(0)
+        widths = [8, *([width] * layers if layers < 8 else range(width, width + layers)), 3]
+        net = nn.Sequential(*[one for a, b in pairwise(widths) for one in (nn.Linear(a, b), nn.Tanh())])
+        optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
+        x, losses = torch.randn(batch, 8), []
+        for _ in range(iterations):
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(torch.tensor(loss.item()))
+        return [*losses, *net.parameters()]
+
+    return loop
+
+
+@pytest.mark.parametrize("iterations", [20, 100])
+def test_the_loops_of_a_sweep_have_other_sizes_each_and_nothing_grows(iterations: int) -> None:
+    first, *others = evidence_of(*[trained(iterations, width=width) for width in range(5, 19)])
+    for other in others:
+        assert other.matched >= 0.95 * first.matched
+        assert other.written.get(GROWS, 0) < 0.02 * other.seen
+
+
+def test_batches_of_ever_more_sizes_come_often_each() -> None:
+    for found in evidence_of(*[trained(100, batch=batch) for batch in range(2, 16)]):
+        assert found.matched > 0.85 * found.seen
+        assert GROWS not in found.written
+
+
+def test_layers_of_many_sizes_are_all_new_behind_a_loop_that_repeats() -> None:
+    """Eight sizes arrive in a row, none of which can have come back yet."""
+    _, many, more = evidence_of(trained(300), trained(50, layers=20), trained(50, layers=20, width=30))
+    assert GROWS not in many.written and GROWS not in more.written
+
+
+def test_every_loop_of_a_sweep_settles_where_its_kinds_grew_before() -> None:
+    _, *sweep = evidence_of(decode(150, reads=True), *[trained(300, width=width) for width in range(5, 13)])
+    for found in sweep:
+        assert found.matched > 0.85 * found.seen
+    assert sweep[-1].written[GROWS] < 2 * sweep[0].written[GROWS]
+
+
+def test_a_branch_whose_sizes_grow_no_more_is_recorded_anew() -> None:
+    """It begins with an operator that has the same sizes all the time."""
+    weight = torch.randn(8, 8) / 3
+
+    def branching(steps: int, *, grows: bool) -> Callable[[], list[Tensor]]:
+        def loop() -> list[Tensor]:
+            chosen, cache, x, made = random.Random(1), torch.ones(40, 8), torch.ones(1, 8), []
+            for _ in range(steps):
+                x = block(block(block(x, weight), weight), weight)
+                if chosen.random() < 0.3:
+                    x = torch.sin(x)
+                    if grows:
+                        cache = torch.cat([cache, x])
+                    for _ in range(10):
+                        x = torch.sin(attend(x, cache)) + x
+                x = x / x.norm()
+                made.append(torch.tensor(x.sum().item()))
+            return made
+
+        return loop
+
+    grown, *_, later = evidence_of(branching(400, grows=True), *[branching(500, grows=False)] * 3)
+    assert grown.written[GROWS] > 1000
+    assert later.matched > 0.8 * later.seen, later

@@ -76,7 +76,8 @@ class Decider {
 
   void advance() {
     Fragment& fragment = *follower_.fragment();
-    const Step& step = follower_.advance();
+    Step& step = follower_.advance();
+    signatures_.came(fragment, step);
     bool served = !fragment.inner && step.run != Reason::Number;  // a number may be the same in an iteration around it
     finder_.followed(step.signature, step.kind(), follower_.at() == 1 || step.run != Reason::None, served);
     if (step.ends) follower_.launch();
@@ -140,6 +141,7 @@ class Decider {
     if (fragment.dead) return;
     laps_.forget(fragment);
     budget_.retire(fragment);
+    fragment.outdated = true;
   }
 
   // Another operator came than the fragment's: into a side that is known, or into a record of a new one.
@@ -152,6 +154,7 @@ class Decider {
     uint64_t key = mix(follower_.at(), sig);
     if (parent->sides.size() >= 256 && !parent->sides.count(key)) return Decision::Observe;
     Side& side = parent->sides[key];
+    if (side.fragment && side.fragment->outdated) side.fragment = nullptr;
     if (side.fragment && !side.fragment->dead) {
       enter(side.fragment);
       Match match = follow(op, stack);

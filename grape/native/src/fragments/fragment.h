@@ -34,8 +34,10 @@ struct Fragment {
   uint64_t last = 0;        // operators that had been seen when it was entered last
   int ended = 0;            // times that nothing was known of what came behind it
   bool dead = false;
+  bool outdated = false;    // and what it served is recorded anew
   bool uncut = true;        // a step runs as written, or a segment ends elsewhere, since it was cut
-  bool inner = false;       // shorter than a segment, and no iteration, when it was cut: an inner loop's
+  bool iterates = false;    // it was an iteration when it was cut
+  bool inner = false;       // it was none, and shorter than a segment: an inner loop's
   bool around = false;      // an iteration around an inner loop, which led to it
   bool jumped = false;      // it was entered last from a shorter one, where it begins
   uint64_t missed = 0;      // times that something else came soon behind that: other code begins alike
@@ -129,7 +131,8 @@ struct Fragment {
     std::vector<Segment> before;
     std::swap(before, segments);
     uncut = false;
-    inner = steps.size() < longest && !is_iteration();
+    iterates = is_iteration();
+    inner = steps.size() < longest && !iterates;
     deferred = 0;
     size_t n = 0, next = 0;  // of those before, which come in the same order
     for (size_t i = 0; i < steps.size(); i++) {

@@ -56,8 +56,9 @@ struct Step {
   bool last = false;          // and so it ends there
   Stop stop;                  // where it runs as written
   uint64_t signature = 0;
-  uint64_t kind_of_sizes = 0, sizes = 0;  // see `Growth`; those that came last, where they grow
+  uint64_t kind_of_sizes = 0, sizes = 0;  // see `Growth`; where they grow, those that came last
   uint32_t same = 0;          // times in a row that they did
+  uint32_t came = 0;          // times that it was not other ones that came
   uint64_t moves = 0;         // the generator, so far
   Draw drawn;                 // while it is pending: what the generator was in front of it
   std::vector<Argument> arguments;

@@ -22,7 +22,7 @@ class Recorder {
     Step step;
     step.op = &op;
     step.signature = signature;
-    step.kind_of_sizes = sizes.kind;
+    step.kind_of_sizes = sizes.kind, step.sizes = sizes.exact;
     step.counts_below = counts_below();
     step.run = op.always == Reason::Checks && !device_.is_cpu() ? Reason::None : op.always;
     still_ = op.draws_nothing(stack);

@@ -72,7 +72,7 @@ class Follower {
   }
 
   // The step that was followed.
-  const Step& advance() {
+  Step& advance() {
     strays_ = 0;
     return fragment_->steps[at_++];
   }

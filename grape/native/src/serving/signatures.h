@@ -28,10 +28,14 @@ class Signatures {
     return step.same >= growth_.settles_after(step.kind_of_sizes);
   }
   void settle(const Step& step) { growth_.settle(step.kind_of_sizes, step.sizes); }
+  // An operator of the step's own sizes came there.
+  void came(const Fragment& fragment, Step& step) {
+    if (step.run == Reason::None) growth_.came(step.kind_of_sizes, step.sizes, ++step.came, fragment.iterates);
+  }
 
   // Whether the step was recorded before the operators of its kind were seen to grow.
   bool is_outgrown(const Step& step) const {
-    return step.kind_of_sizes == sizes().kind && step.signature != step.kind_of_sizes && !growth_.stays(step.signature);
+    return step.kind_of_sizes == sizes().kind && step.signature != step.kind_of_sizes && !growth_.stays(step.sizes);
   }
 
   // It was refused for them: from now on it is seen what alignments come.

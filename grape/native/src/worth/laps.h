@@ -26,7 +26,7 @@ class Laps {
     counts_.timed += saved.matched;
     if (!settings_.doubt || !fragment.live) return false;
     if (doubted_ != &fragment) return !doubted_ && pace.is_due(settings_.doubt);
-    if (pace.laps_without() >= LAPS_WITHOUT || (pace.laps_without() >= CLEAR_LAPS && pace.judge() < CLEAR)) judge();
+    if (pace.laps_without() >= LAPS_WITHOUT || (pace.laps_without() >= CLEAR_LAPS && pace.judge_at_best() < CLEAR)) judge();
     return false;
   }
   void begin(Fragment& fragment, bool served) {
@@ -76,7 +76,7 @@ class Laps {
 
   static constexpr size_t LAPS_WITHOUT = 5;   // that tell what code as written takes
   static constexpr size_t CLEAR_LAPS = 2;     // that do where what served takes less than this of them
-  static constexpr double CLEAR = 0.6;
+  static constexpr double CLEAR = 0.6;        // and of each of them: one may have waited for what served before
   static constexpr int UNFAIR = 2;            // comparisons that a fragment without all its graphs need not pass
   static constexpr int OFTEN = 4;
 

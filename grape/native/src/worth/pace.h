@@ -71,10 +71,10 @@ class Pace {
   // Laps without begin anew, for only what came right behind the others compares.
   void doubt() { without_.n = 0; }
   // What served laps take of those without, by their medians.
-  double judge() const {
-    double without = without_.inside();
-    return without > 0 ? with_.inside() / std::max(1.0, without + made_and_freed(without_.between())) : 1.0;
-  }
+  double judge() const { return judge(without_.inside()); }
+
+  // The same, if code as written always took as long as in its fastest lap: of two laps the median is the slower one.
+  double judge_at_best() const { return judge(without_.least()); }
 
   bool gains() const { return with_.n > FIRST && judge() <= WORTHWHILE; }
 
@@ -95,6 +95,7 @@ class Pace {
     }
     double inside() const { return median(inside_ns); }
     double between() const { return median(between_ns); }
+    double least() const { return n ? *std::min_element(inside_ns.begin(), inside_ns.begin() + std::min(n, LAPS)) : 0.0; }
 
    private:
     double median(std::array<double, LAPS> sorted) const {
@@ -103,6 +104,10 @@ class Pace {
       return count ? sorted[(count - 1) / 2] : 0.0;  // of two the lesser: what came first may have been cold
     }
   };
+
+  double judge(double without) const {
+    return without > 0 ? with_.inside() / std::max(1.0, without + made_and_freed(without_.between())) : 1.0;
+  }
 
   // What served laps take less between operators.
   double made_and_freed(double as_written) const { return std::clamp(as_written - with_.between(), -BETWEEN_NS, BETWEEN_NS); }
