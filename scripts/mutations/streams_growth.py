@@ -23,7 +23,7 @@ ROWS = (
         "all sizes that are new grow",
         (GROWTH, "-k", "all_sizes_are_new"),
         "growth.h",
-        (" && young_ < OTHERS", ""),
+        (" && amid_others(first) && amid_others(late)", ""),
     ),
     of_streams(
         "sizes of a growing kind that stay are taken for grown",
@@ -36,6 +36,12 @@ ROWS = (
         (GROWTH, "-k", "no_more"),
         "decider.h",
         ("|| is_settled(op, stack))", ")"),
+    ),
+    of_streams(
+        "sizes that come often are no others than those that grow",
+        (GROWTH, "-k", "sweep"),
+        "growth.h",
+        ("return kind.stayed - first.stayed <= STAYED && amid", "return amid"),
     ),
     of_streams(
         "strides that change are another operator",
