@@ -305,6 +305,19 @@ def test_sizes_that_grow() -> None:
     assert finding.advice is not None and finding.advice.startswith("allocate `cache` once")
 
 
+@pytest.mark.parametrize(
+    ("operator", "line", "name"),
+    [
+        ("aten::cat", "step = step + 1; cache = torch.cat([cache, token])", "`cache`"),
+        ("aten::cat", "return torch.cat([cache, token])", "the state"),
+        ("aten::bmm", "scores = query @ cache.mT", "the state"),
+    ],
+)
+def test_what_grows_is_what_is_concatenated(operator: str, line: str, name: str) -> None:
+    finding = only(cell(stop(operator, "sizes that grow"), source=f"def f(query):\n    {line}\n"))
+    assert finding.advice is not None and finding.advice.startswith(f"allocate {name} once at its final length")
+
+
 def test_sizes_that_grow_inside_of_generate() -> None:
     library = Position(file="/lib/python3.12/site-packages/transformers/cache_utils.py", line=9, function="update")
     grows = [replace(stop(f"aten::{name}", "sizes that grow"), inner=library) for name in ("cat", "index_select")]

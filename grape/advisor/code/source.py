@@ -213,13 +213,12 @@ class CellSource:
         """True where the `if` on that line ends the loop around it, or raises."""
         return any(isinstance(node, ast.If) and any(map(_ends_loop, node.body)) for _, node in self._on_line(at))
 
-    def target(self, at: Position | None) -> str | None:
-        """The name that the statement on that line assigns to."""
-        for source, node in self._on_line(at):
-            if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                return source.text(node.targets[0])
-            if isinstance(node, (ast.AnnAssign, ast.AugAssign)):
-                return source.text(node.target)
+    def target(self, at: Position | None, calling: Collection[str] = ()) -> str | None:
+        """The name that the statement on that line assigns to; of several, the first one with a call of these names."""
+        found = [(source, node, target) for source, node in self._on_line(at) if (target := _assigned(node))]
+        calls = [one for one in found if any(last_name(call) in calling for call in _called(one[1]))]
+        for source, _, target in calls or found:
+            return source.text(target)
         return None
 
     def _on_line(self, at: Position | None) -> Iterator[tuple[Parsed, ast.expr | ast.stmt]]:
@@ -227,6 +226,17 @@ class CellSource:
         if source is not None and at is not None:
             for node in source.on_line(at.line):
                 yield source, node
+
+
+def _assigned(node: ast.AST) -> ast.expr | None:
+    """What a statement with one target assigns to."""
+    if isinstance(node, ast.Assign):
+        return node.targets[0] if len(node.targets) == 1 else None
+    return node.target if isinstance(node, (ast.AnnAssign, ast.AugAssign)) else None
+
+
+def _called(node: ast.AST) -> Iterator[ast.expr]:
+    return (one.func for one in ast.walk(node) if isinstance(one, ast.Call))
 
 
 @lru_cache(maxsize=8)

@@ -29,6 +29,8 @@ from ...words import ended, in_library, library, milliseconds, via
 
 CODE = "GR202"
 
+_CONCATENATE = ("cat", "concat", "concatenate", "hstack", "vstack")
+
 _ADVICE = "allocate {0} once at its final length and write each step by index (a static cache), with a mask"
 _GENERATE = 'where the model has a static cache, ask for it: `generate(..., cache_implementation="static")`'
 _LIBRARY = "if the library offers a static cache (allocated once, written by index), use it for {0}"
@@ -54,7 +56,7 @@ def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[G
     served = served_by_graphs(region)
     theirs = library(cat.user, cat.inner) if cat else None
     argument = Arguments(evidence, region).name(main.argument)
-    target = cell_source(evidence).target(at)
+    target = cell_source(evidence).target(at, _CONCATENATE)
     return Finding(
         code=CODE,
         severity="hint" if served else "costly",
@@ -86,7 +88,8 @@ def _in_a_stream(evidence: CellEvidence, stopped: Stopped) -> Finding:
     """Operators that a stream runs as written, for their sizes are new ones each time."""
     given, runs = ("are", "them") if len(stopped.operators) > 1 else ("is", "it")
     source = cell_source(evidence)
-    name = None if stopped.in_library else source.target(stopped.at)
+    extends = not stopped.in_library and any(name.startswith("aten::cat") for name in stopped.operators)
+    name = source.target(stopped.at, _CONCATENATE) if extends else None  # else what grows was made elsewhere
     generates = source.call(stopped.at, ("generate",)) is not None
     return Finding(
         code=CODE,
@@ -139,7 +142,7 @@ def _of_loops(evidence: CellEvidence) -> Iterator[Finding]:
         growth = steady_growth("", list(enumerate(site.shapes)))
         if growth is None:
             continue
-        name = cell_source(evidence).target(site.at)
+        name = cell_source(evidence).target(site.at, _CONCATENATE)
         sizes = f"from {growth.first} on" if site.cut else f"{growth.first} to {growth.last}"
         yield Finding(
             code=CODE,
@@ -165,7 +168,7 @@ def in_source(context: Context) -> Iterator[StaticFinding]:
             continue
         for target, value in _pairs(node.targets[0], node.value):
             name = ast.unparse(target)
-            if context.kinds.root_call(value) not in ("cat", "concat", "concatenate", "hstack", "vstack"):
+            if context.kinds.root_call(value) not in _CONCATENATE:
                 continue
             parts = value.args[0] if isinstance(value, ast.Call) and value.args else None
             extends = isinstance(parts, (ast.List, ast.Tuple)) and any(ast.unparse(part) == name for part in parts.elts)
