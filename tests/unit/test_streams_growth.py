@@ -249,3 +249,117 @@ def test_a_branch_whose_sizes_grow_no_more_is_recorded_anew() -> None:
     grown, *_, later = evidence_of(branching(400, grows=True), *[branching(500, grows=False)] * 3)
     assert grown.written[GROWS] > 1000
     assert later.matched > 0.8 * later.seen, later
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.behind = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.three, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.wide = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.three(self.before(x)).chunk(3, -1)
+        scores = (query @ key.mT / 4).masked_fill(torch.ones(x.size(1), x.size(1)).triu(1) > 0, -1e9)
+        x = x + self.out(scores.softmax(-1) @ value)
+        return x + self.wide(self.behind(x))
+
+
+def training_and_samples(epochs: int, sample: Callable[[nn.Module], Tensor]) -> list[Callable[[], list[Tensor]]]:
+    """For each epoch of 30 batches, the last one smaller, two loops: the epoch, and a sample of the model."""
+    torch.manual_seed(0)
+    net = nn.Sequential(Block(), Block(), nn.Linear(16, 16))
+    start = {name: value.clone() for name, value in net.state_dict().items()}
+    data = torch.randn(8, 24, 16)
+
+    def epoch(number: int) -> Callable[[], list[Tensor]]:
+        def loop() -> list[Tensor]:
+            if number == 0:
+                net.load_state_dict(start)
+            optimizer, losses = torch.optim.SGD(net.parameters(), 0.01), []
+            for batch in range(30):
+                x = data if batch < 29 else data[:5]
+                loss = (net(x) - x).pow(2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach())
+            return losses
+
+        return loop
+
+    return [loop for number in range(epochs) for loop in (epoch(number), lambda: [sample(net)])]
+
+
+@torch.no_grad()
+def without_cache(net: nn.Module) -> Tensor:
+    """Each step computes everything again, so that all of it is of a new length."""
+    made = torch.ones(1, 1, 16)
+    for _ in range(20):
+        made = torch.cat([made, torch.tanh(net(made)[:, -1:])], 1)
+    return made
+
+
+@torch.no_grad()
+def with_cache(net: nn.Module) -> Tensor:
+    cache = torch.ones(1, 3, 16)
+    for _ in range(150):
+        x = net(cache[:, -1:])
+        cache = torch.cat([cache, torch.tanh(x + torch.softmax(x @ cache.mT, -1) @ cache)], 1)
+    return cache
+
+
+def test_samples_without_a_cache_amid_training() -> None:
+    """All sizes of a sample are new, and come again in the next one."""
+    found = evidence_of(*training_and_samples(6, without_cache))
+    assert not any(GROWS in one.written for one in found)
+    assert all(one.matched > 0.85 * one.seen for one in found[4:]), [one.matched / one.seen for one in found]
+
+
+def test_a_model_that_trains_keeps_its_sizes_beside_a_cache_that_grows() -> None:
+    found = evidence_of(*training_and_samples(6, with_cache))
+    assert found[3].written[GROWS] > 100
+    for epoch in found[2::2]:
+        assert epoch.matched > 0.85 * epoch.seen, epoch
+        assert epoch.written.get(GROWS, 0) < 0.05 * epoch.seen, epoch
+
+
+def test_many_sizes_of_a_kind_that_settle_together_settle_no_later_the_next_time() -> None:
+    def fixed(first: int) -> Callable[[], list[Tensor]]:
+        def loop() -> list[Tensor]:
+            torch.manual_seed(0)
+            caches = [torch.randn(9 + width, width) for width in range(first, first + 6)]
+            weights = [torch.randn(a.size(1), b.size(1)) / 3 for a, b in pairwise([*caches, caches[0]])]
+            x, kept = torch.randn(1, first), []
+            for _ in range(300):
+                for weight, cache in zip(weights, caches, strict=True):
+                    x = torch.tanh(x + attend(torch.tanh(x), cache)) @ weight
+                kept.append(x)
+            return kept
+
+        return loop
+
+    *_, last = evidence_of(decode(150, reads=True), *map(fixed, (4, 14, 24, 24)))
+    assert last.matched > 0.8 * last.seen, last
+
+
+def test_a_branch_whose_sizes_settle_is_recorded_anew() -> None:
+    cache = torch.randn(64, 8)
+
+    def branches() -> list[Tensor]:
+        x, read = torch.ones(1, 8), []
+        for lap in range(700):
+            for _ in range(12):
+                x = torch.tanh(x * 1.5) - 0.25
+            if lap % 5 == 0:
+                x = torch.cos(x)
+                for _ in range(4):
+                    x = torch.tanh(x + attend(x, cache))
+            for _ in range(6):
+                x = torch.tanh(x * 0.7) + 0.25
+            read.append(x.sum().item())
+        return [torch.tensor(read), x]
+
+    grown, *_, last = evidence_of(decode(150, reads=True), branches, branches)
+    assert grown.written[GROWS] > 100 * LAYERS
+    assert last.matched > 0.95 * last.seen, last

@@ -91,11 +91,15 @@ class Decider {
     else if (++fragment.ended >= static_cast<int>(settings_.hot) && !laps_.doubted()) learner_.go_on(fragment, context);
   }
 
-  // Nothing is pending. Where sizes do not belong to it from now on, what was recorded before serves no more.
+  // Nothing is pending. Where sizes do not belong to it from now on, what was recorded before serves no more, but what came
+  // often with the same ones: a model trains, and makes samples with a cache in between.
   uint64_t known_by(const Operator& op, const Stack& stack) {
     uint64_t sig = signatures_.of(op, stack, counts_.seen);
     if (!signatures_.sizes().since_now) return sig;
     learner_.drop();
+    finder_.each([&](Fragment& one) {
+      if (!one.dead && one.entered >= OFTEN) signatures_.keep(one);
+    });
     finder_.each([&](Fragment& one) {
       if (std::any_of(one.steps.begin(), one.steps.end(), [&](const Step& step) { return signatures_.is_outgrown(step); })) retire(one);
     });
@@ -213,6 +217,8 @@ class Decider {
     outer->jumped = jumps && follower_.fragment() == outer;
     return true;
   }
+
+  static constexpr uint64_t OFTEN = 16;  // passes
 
   const Settings& settings_;
   Finder& finder_;

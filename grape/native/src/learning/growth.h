@@ -52,6 +52,8 @@ class Growth {
     if (!stays(exact) && std::exchange(of.settled_at, n_) != n_) of.settled++;
     stay(of, met_of(exact));
   }
+  // These came with what served, though others of their kind grow.
+  void keep(uint64_t kind, uint64_t exact) { stay(kinds_[kind], met_of(exact)); }
   // How often in a row they have to come for that: longer for a kind that grew on all the same.
   uint32_t settles_after(uint64_t kind) const {
     auto found = kinds_.find(kind);

@@ -38,6 +38,12 @@ class Signatures {
     return step.kind_of_sizes == sizes().kind && step.signature != step.kind_of_sizes && !growth_.stays(step.sizes);
   }
 
+  // The fragment served often: the sizes of its operators stay theirs, though others of their kind grow.
+  void keep(const Fragment& fragment) {
+    for (const Step& step : fragment.steps)
+      if (is_outgrown(step)) growth_.keep(step.kind_of_sizes, step.sizes);
+  }
+
   // It was refused for them: from now on it is seen what alignments come.
   void note_alignment(Fragment& fragment, const Step& refused) {
     Alignments& met = alignments_[refused.signature];
