@@ -31,8 +31,8 @@ UNTOLD = 2
 """Runs in a row of which streams cannot tell what they save, after which one is timed as written, each time. Twice as
 many while graphs are made: they may cost a multiple, and nobody would know."""
 SURE = 0.15
-"""Of the plain cell, by the estimate: of 27 public programs on an H200 three became 7 to 23% slower under streams, where
-estimates, which are off by 7% in the median, told of no loss. What saves less is timed as written, once.
+"""Of the plain cell, by the estimate: of 27 public programs on an H200 three became 7 to 23% slower under streams, and
+estimates, off by 7% in the median, told of no loss. What saves less is timed as written, once.
 """
 WARM = 2
 """The first run that tells what later ones will be like; until then more may be spent on captures."""
