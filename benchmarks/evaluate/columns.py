@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_map
 
 from .by_hand import Placeholders
@@ -84,9 +85,7 @@ def compiled(
         function: Any = torch.compile(shell.user_ns[plain.function], **options)
         names = {**plain.names, plain.function: _kept(function) if graphs else function}
         return Variant(job=plain, names=names, cells=plain.cells, after=_counted)
-    for module in plain.modules:
-        module.compile(**options)
-    compiled_calls: list[Any] = [module._compiled_call_impl for module in plain.modules]
+    compiled_calls: list[Any] = [torch.compile(_forward_of(module), **options) for module in plain.modules]
     calls = [_kept(call) if graphs else call for call in compiled_calls]
 
     def switch(on: bool) -> None:
@@ -95,6 +94,15 @@ def compiled(
 
     switch(False)
     return Variant(job=plain, names=names, cells=plain.cells, switch=switch, after=_counted)
+
+
+def _forward_of(module: nn.Module) -> Callable[..., Any]:
+    """`module.compile()` compiles nothing where its `forward` is torch's own, as that of `nn.Sequential`."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return module.forward(*args, **kwargs)
+
+    return forward
 
 
 def _kept(call: Callable[..., Any]) -> Callable[..., Any]:
