@@ -19,6 +19,10 @@ GROWS = "sizes that grow"
 ON_THE_CPU = "a tensor on the CPU"
 SHARED = "memory that is not torch's alone"
 """Others of these reasons that findings know."""
+COMPILED = "compiled code"
+"""Why launches of code that `torch.compile` made are as it makes them: training, other devices than one GPU, operators
+of other libraries.
+"""
 _NOT_OFTEN = "nothing recorded yet"
 _FOR_GOOD = ("beside TorchScript", "beside torch.distributed.rpc")
 """Reasons that hold from when they first came: later runs of a cell have them, too."""

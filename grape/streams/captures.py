@@ -89,6 +89,30 @@ class Captures:
                 self._session.refused(str(error))
         self._drop(self._session.dropped())
 
+    def call(self, function: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+        """A graph of what `function` launches, and what it gave, with memory of its own, which lies in the graph's.
+        Raises RuntimeError where it cannot be captured.
+        """
+        graph, pool = torch.cuda.CUDAGraph(keep_graph=True), torch.cuda.graph_pool_handle()
+        with torch.cuda.stream(self._stream), without_collections(), without_warnings():
+            if threading.get_ident() not in self._warm:
+                warm_products(self._device, self._stream, kinds=(torch.float32,))
+                self._warm.add(threading.get_ident())
+            self._stream.wait_stream(self._deferred_on)
+            try:
+                self._begin(graph, pool=pool, capture_error_mode="thread_local")
+                try:
+                    found = function()
+                finally:
+                    self._end(graph)
+            except Exception as error:
+                self._recover(pool)
+                raise RuntimeError(str(error)) from error
+            finally:
+                self._deferred_on.wait_stream(self._stream)
+            graph.instantiate()
+        return graph, found
+
     def close(self) -> None:
         """Destroy all graphs."""
         if self._give_back is not None and getattr(torch._C, _GIVE_BACK) == self._given_back:

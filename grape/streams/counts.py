@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ..model.stream import Stop
 
-__all__ = ["FROM_THE_ENGINE", "Evidence", "Settings"]
+__all__ = ["FROM_THE_ENGINE", "Evidence", "Launches", "Settings", "with_compiled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +99,37 @@ class Evidence:
         return replace(later, **counted, **by_reason, last_divergence=later.last_divergence or self.last_divergence)
 
 
+@dataclass(kw_only=True)
+class Launches:
+    """Of code that `torch.compile` made, counted as its source has them; times are of the host."""
+
+    seen: int = 0
+    matched: int = 0
+    segments: int = 0
+    captured: int = 0
+    recorded: int = 0
+    capture_ns: int = 0
+    own_ns: int = 0
+    saved_ns: int = 0
+    bytes: int = 0
+    written: Counter[str] = field(default_factory=Counter)
+
+
+def with_compiled(counts: Evidence, code: Launches) -> Evidence:
+    """Both: a launch of compiled code stands for an operator, and a graph of it for a segment."""
+    names = ("seen", "matched", "segments", "captured", "recorded", "capture_ns", "own_ns", "saved_ns", "bytes")
+    both = {name: getattr(counts, name) + getattr(code, name) for name in names}
+    both |= {"timed": counts.timed + code.matched, "launched": counts.launched + code.segments}
+    return replace(counts, **both, written=dict(Counter(counts.written) + code.written))
+
+
 _BY_REASON = ("written", "uncaptured")
 
 
 _NOW = (*_BY_REASON, "fragments", "steps", "bytes", "last_divergence", "stops")
 
 
-_COUNTED = tuple(field.name for field in fields(Evidence) if field.name not in _NOW)
+_COUNTED = tuple(one.name for one in fields(Evidence) if one.name not in _NOW)
 
 
-FROM_THE_ENGINE = tuple(field.name for field in fields(Evidence) if field.name != "stops")
+FROM_THE_ENGINE = tuple(one.name for one in fields(Evidence) if one.name != "stops")

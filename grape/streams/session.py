@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from types import ModuleType, TracebackType
@@ -15,10 +16,11 @@ from .. import native
 from ..model.stream import Stop, added
 from ..native import Unavailable
 from ..tracing.positions import OWN_FOLDER
-from . import compiled, extensions, guarded, higher_order, profilers, threads
+from . import extensions, higher_order, profilers, threads
 from .arrivals import Arrivals, read
 from .captures import Captures, watch
-from .counts import FROM_THE_ENGINE, Evidence, Settings
+from .compiled import CompiledGraphs, Key, Process, watch_code, watch_guards
+from .counts import FROM_THE_ENGINE, Evidence, Settings, with_compiled
 from .first_use import own_device
 from .places import Places
 
@@ -38,11 +40,12 @@ class Stream:
         self._extension = extension
         self._cuda = torch.device("cuda", own_device()) if device == "cuda" else None
         self._defers_on = torch.cuda.current_stream(self._cuda) if self._cuda is not None else None
-        if settings.budget is None:
-            native_settings.budget = _budget_on(self._cuda)
+        self._budget = settings.budget if settings.budget is not None else _budget_on(self._cuda)
+        native_settings.budget = self._budget
         self._session = extension.Session(native_settings, -1 if self._cuda is None else self._cuda.index)
         self._undo, self._graphs = ExitStack(), ExitStack()
         self._places = Places()
+        self._compiled: CompiledGraphs | None = None
         self._open = False
         self._paused = False
         self.stopped = ""
@@ -57,10 +60,32 @@ class Stream:
             captures = Captures(self._session, self._cuda)
             self._session.on_capture(captures.capture)
             self._graphs.callback(captures.close)
+            self._compiled = self._graphs_of_compiled_code(captures, self._cuda)
+            self._graphs.callback(self._compiled.close)
         self._place(Places())
         self._watch()
         missing: list[str] = self._session.open()
         return missing
+
+    def _graphs_of_compiled_code(self, captures: Captures, device: torch.device) -> CompiledGraphs:
+        raw, index = torch.cuda.current_stream(device).cuda_stream, device.index
+
+        def is_here() -> bool:
+            is_current: bool = torch._C._cuda_getCurrentRawStream(index) == raw
+            return is_current and not torch.cuda.is_current_stream_capturing() and sys.getprofile() is None
+
+        return CompiledGraphs(
+            Process(
+                device=device,
+                budget=self._budget,
+                capture=captures.call,
+                is_here=is_here,
+                addresses=self._extension.addresses,
+                changes=self._session.changes,
+                draws=torch.cuda.default_generators[index].get_offset,
+                reserved=lambda: torch.cuda.memory_reserved(device),
+            )
+        )
 
     def look_anew(self, *, first: bool = False) -> None:
         """Other code runs from now on: its operators are placed anew. The `first` time more may be spent."""
@@ -74,9 +99,9 @@ class Stream:
 
     def _watch(self) -> None:
         self._undo.callback(threads.watch(self._session.join, self._session.leave))
-        key = guarded.Key(self._extension, self._session.flush, self._defers)
-        self._undo.callback(compiled.watch(key.apart))
-        self._undo.callback(guarded.watch(key))
+        key = Key(self._extension, self._session.flush, self._defers)
+        self._undo.callback(watch_code(key.apart, self._compiled.run if self._compiled is not None else None))
+        self._undo.callback(watch_guards(key))
         self._undo.callback(extensions.watch(self._stop_beside_extensions))
         self._undo.callback(higher_order.watch())
         self._undo.callback(profilers.watch(self._session.flush))
@@ -151,7 +176,8 @@ class Stream:
     def counts(self) -> Evidence:
         """Without the stops, which take longer."""
         found: dict[str, Any] = self._session.evidence()
-        return Evidence(**{name: found[name] for name in FROM_THE_ENGINE})
+        counts = Evidence(**{name: found[name] for name in FROM_THE_ENGINE})
+        return counts if self._compiled is None else with_compiled(counts, self._compiled.counted)
 
     def fragments(self) -> list[dict[str, Any]]:
         """What became of each fragment: see `StreamedFunction.fragments`."""

@@ -129,7 +129,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.streams.guarded",
+        "grape.streams.compiled.guarded",
         ("tests/unit/test_streams_guarded.py",),
         (
             "streams: guards of compiled functions meet the key",

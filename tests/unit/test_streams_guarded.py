@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from grape import native
-from grape.streams import Settings, Stream, guarded, open_stream
+from grape.streams import Settings, Stream, open_stream
+from grape.streams.compiled import guarded
 from tests.processes import lines_of
 from tests.property.stream_programs import device, needs_compiler  # noqa: F401
 

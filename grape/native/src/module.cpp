@@ -1,5 +1,6 @@
 // What Python sees: a session, which owns the engine and its kernels. The only translation unit, for torch's headers take
 // most of the time that a build takes.
+#include "process/inputs.h"
 #include "process/objects.h"
 #include "process/readers.h"
 #include "process/registration.h"
@@ -171,6 +172,8 @@ class Session {
   }
   void in_forked_child() { engine_->in_forked_child(); }
   size_t kernels() const { return registration_.size(); }
+  // Another number once something changed how operators compute.
+  uint64_t changes() const { return Operator::registrations; }
 
   py::dict evidence() const {
     const Counts& c = engine_->counts;
@@ -326,6 +329,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("flush", &Session::flush)
       .def("in_forked_child", &Session::in_forked_child)
       .def("kernels", &Session::kernels)
+      .def("changes", &Session::changes)
       .def("evidence", &Session::evidence)
       .def("fragments", &Session::fragments);
   m.def("own_folder", [](const std::string& folder) { grape::Readers::own_folder = folder; });
@@ -333,6 +337,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("loads", &grape::Objects::loads);
   m.def("modules", &grape::Objects::modules);
   m.def("in_backward", [] { return torch::autograd::get_current_graph_task_id() != -1; });
+  m.def("addresses", &grape::Inputs::addresses);
   m.def("include_key", [](bool on) { c10::impl::tls_set_dispatch_key_included(grape::KEY, on); });
   m.def("key_included", [] { return c10::impl::tls_is_dispatch_key_included(grape::KEY); });
 }

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch._guards
 
-from ..tracing import when_imported
+from ...tracing import when_imported
 
 _MODULE = "torch._dynamo.eval_frame"
 _BEGINS, _ENDS, _SKIP = "set_eval_frame", "_maybe_set_eval_frame", "skip_code"

@@ -1,0 +1,325 @@
+"""CUDA graphs of what Inductor made: a call launches all kernels of its code at once.
+
+The idea is that of `torch.compile(mode="reduce-overhead")` (torch's CUDA graph trees). Here nobody has to ask, results
+are copies that no later call overwrites, and a graph serves once it has left the bits that its code left. Inputs that
+torch calls static (parameters, buffers, a cache that stands still) are read where they lie, and a call with others has
+a graph of its own; all else is copied to where the graph reads it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from ...model.stream import COMPILED, WAITING
+from ..counts import Launches
+from .code import Code, read
+
+__all__ = ["CompiledGraphs", "Graph", "Process"]
+
+WARM = 2
+"""Calls as written before one is captured."""
+MOST_FORMS = 64
+"""Graphs of one code, for so many parameters and sizes."""
+TRIED = 8
+"""Replays after which a graph must have shown that it is faster."""
+FASTER = 0.8
+"""Of the host's time in the code as written; a graph that takes more is given up."""
+_DRAWS = "compiled code that draws random numbers"
+_OTHER_BITS = "compiled code that leaves other bits in a CUDA graph"
+_NO_ROOM = "compiled code for whose graph the memory budget has no room"
+_NOT_CAPTURED = "compiled code that cannot be captured"
+_NO_FASTER = "compiled code that a CUDA graph makes no faster"
+
+Run = Callable[[Any, list[Any]], Any]
+"""Inductor's own way to call code with inputs, which it takes out of the list."""
+
+
+class Graph(Protocol):
+    def replay(self) -> None: ...
+
+    def reset(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """What a stream knows and can do."""
+
+    device: torch.device
+    budget: int
+    """Bytes of all graphs."""
+    capture: Callable[[Callable[[], Any]], tuple[Graph, Any]]
+    """Makes a graph of what a function launches; also what that gave. Raises RuntimeError where that cannot be."""
+    is_here: Callable[[], bool]
+    """False where another stream is current than the one that defers, or somebody captures."""
+    addresses: Callable[[list[Any], tuple[int, ...]], bytes | None]
+    """Where these inputs lie; None where one of them is no plain tensor."""
+    changes: Callable[[], int]
+    """Another number once something changed how operators compute."""
+    draws: Callable[[], int]
+    """Another number once random numbers were drawn."""
+    reserved: Callable[[], int]
+    """Bytes that torch's allocator has of the device."""
+
+
+@dataclass(slots=True)
+class _Made:
+    """A graph, and where it reads and writes."""
+
+    graph: Graph
+    placeholders: list[torch.Tensor]
+    results: list[Any]
+    sources: list[int | None]
+    """Of each result the input that it is, if it is one."""
+    kind: type
+    bytes: int = 0
+    """That it holds, as far as they are counted."""
+
+
+@dataclass(slots=True)
+class _Form:
+    """Calls of one code with static inputs that lie in the same places, and others of the same sizes."""
+
+    calls: int = 0
+    plain_ns: int = 0
+    made: _Made | None = None
+    refused: str = ""
+    replays_ns: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Known:
+    code: Code
+    alive: weakref.ref[Any]
+    forms: dict[Hashable, _Form] = field(default_factory=dict)
+
+    def graphs(self) -> list[_Made]:
+        return [form.made for form in self.forms.values() if form.made is not None]
+
+
+class CompiledGraphs:
+    """Of one stream."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._known: dict[int, _Known] = {}
+        self._dead: list[_Made] = []
+        self._busy = threading.Lock()
+        self._changes = process.changes()
+        self.counted = Launches()
+
+    def run(self, made: Any, inputs: list[Any], plain: Run) -> Any:
+        """What the code gives for `inputs`. Raises what it raises."""
+        if not self._busy.acquire(blocking=False):
+            return plain(made, inputs)
+        try:
+            began = time.perf_counter_ns()
+            with torch._C.DisableTorchFunction():
+                known = self._of(made, inputs)
+                form = self._form(known, inputs)
+                if isinstance(form, _Form) and form.made is not None:
+                    return self._replay(known.code, form, form.made, inputs, began)
+            return self._as_written(made, known.code, form, inputs, plain, began)
+        finally:
+            self._busy.release()
+
+    def close(self) -> None:
+        """Destroy all graphs."""
+        for known in list(self._known.values()):
+            self._dead += known.graphs()
+        self._known.clear()
+        self._bury()
+
+    def _of(self, made: Any, inputs: list[Any]) -> _Known:
+        if self._changes != (now := self._process.changes()):  # what was captured computes as it did then
+            self._changes = now
+            for known in list(self._known.values()):
+                self._dead += known.graphs()
+                known.forms.clear()
+        number, everything, dead = id(made), self._known, self._dead
+        if number in everything:
+            return everything[number]
+
+        def gone(_: object) -> None:
+            if number in everything:
+                dead.extend(everything.pop(number).graphs())
+
+        everything[number] = _Known(read(made, len(inputs)), weakref.ref(made, gone))
+        return everything[number]
+
+    def _form(self, known: _Known, inputs: list[Any]) -> _Form | str:
+        """Of these inputs; or why there can be no graph for them."""
+        code, device = known.code, self._process.device
+        if code.refused:
+            return code.refused
+        if type(inputs) is not list or torch._C._len_torch_dispatch_stack() or not self._process.is_here():
+            return COMPILED
+        static = self._process.addresses(inputs, code.static)
+        key: list[Hashable] = [torch.is_inference_mode_enabled(), static]
+        for at in code.moving:
+            given = inputs[at]
+            if type(given) is int:
+                key.append(given)
+            elif type(given) is torch.Tensor and given.device == device and not (given.is_conj() or given.is_neg()):
+                key += (given.size(), given.stride(), given.dtype)
+            else:
+                return COMPILED
+        found = known.forms.get(tuple(key))
+        if found is None and static is not None and len(known.forms) < MOST_FORMS:
+            found = known.forms[tuple(key)] = _Form()
+        return found or COMPILED
+
+    def _as_written(self, made: Any, code: Code, form: _Form | str, inputs: list[Any], plain: Run, began: int) -> Any:
+        counted, why = self.counted, form if isinstance(form, str) else form.refused
+        counted.seen += code.launches
+        counted.written[why or WAITING] += code.launches
+        if isinstance(form, str) or form.refused:
+            counted.own_ns += time.perf_counter_ns() - began
+            return plain(made, inputs)
+        form.calls += 1
+        if form.calls > WARM:
+            return self._captured(made, code, form, inputs, plain)
+        drawn, start = self._process.draws(), time.perf_counter_ns()
+        counted.own_ns += start - began
+        found = plain(made, inputs)
+        took = time.perf_counter_ns() - start
+        form.plain_ns = min(form.plain_ns or took, took)
+        if self._process.draws() != drawn:
+            code.refused = _DRAWS
+        return found
+
+    def _replay(self, code: Code, form: _Form, made: _Made, inputs: list[Any], began: int) -> Any:
+        counted = self.counted
+        with torch.no_grad():
+            _load(made.placeholders, [one for at in code.moving if isinstance(one := inputs[at], torch.Tensor)])
+            made.graph.replay()
+            found = made.kind(_handed_out(made, inputs))
+        inputs.clear()
+        took = time.perf_counter_ns() - began
+        counted.seen += code.launches
+        counted.matched += code.launches
+        counted.segments += 1
+        counted.saved_ns += form.plain_ns - took
+        if len(form.replays_ns) < TRIED:
+            form.replays_ns.append(took)
+            if len(form.replays_ns) == TRIED and statistics.median(form.replays_ns) > FASTER * form.plain_ns:
+                self._give_up(form, _NO_FASTER)
+        return found
+
+    def _captured(self, made: Any, code: Code, form: _Form, inputs: list[Any], plain: Run) -> Any:
+        """A call as written, whose results the caller gets; then a graph of it, which must leave the same."""
+        self._bury()
+        began, given = time.perf_counter_ns(), list(inputs)
+        changed = [given[at] for at in code.changed]
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            try:
+                first = [_copy(one) for one in changed]
+                placeholders = {at: _copy(given[at]) for at in code.moving if isinstance(given[at], torch.Tensor)}
+            except RuntimeError:  # no memory, or elements that lie in one place
+                form.refused = _NOT_CAPTURED
+        if form.refused:
+            return plain(made, inputs)
+        start = time.perf_counter_ns()
+        found = plain(made, inputs)
+        spent = time.perf_counter_ns() - start
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            last: list[torch.Tensor] = []
+            try:
+                last = [_copy(one) for one in changed]
+                form.made = self._graph(made, given, placeholders, found, plain)
+                _load(changed, first)
+                form.made.graph.replay()
+                if not _alike(last, changed) or not _alike(found, _handed_out(form.made, given)):
+                    self._give_up(form, _OTHER_BITS)
+                elif self.counted.bytes > self._process.budget:
+                    self._give_up(form, _NO_ROOM)
+                else:
+                    self.counted.captured += 1
+                    self.counted.recorded += code.launches
+            except RuntimeError:
+                self._give_up(form, _NOT_CAPTURED)
+            finally:
+                _load(changed[: len(last)], last)
+        self.counted.capture_ns += time.perf_counter_ns() - began - spent
+        return found
+
+    def _graph(self, made: Any, given: list[Any], placeholders: dict[int, Any], found: Any, plain: Run) -> _Made:
+        """Raises RuntimeError where it cannot be."""
+        before = self._process.reserved()
+        reads = [placeholders.get(at, one) for at, one in enumerate(given)]
+        graph, results = self._process.capture(lambda: plain(made, list(reads)))
+        sources = [next((at for at, read in enumerate(reads) if read is one), None) for one in results]
+        kept = [one for one, at in zip(results, sources, strict=True) if at is None and isinstance(one, torch.Tensor)]
+        places = {_place(one) for one in kept}
+        shared = len(places) < len(kept) or places & {_place(one) for one in reads if isinstance(one, torch.Tensor)}
+        if shared or any(one.storage_offset() for one in kept):
+            graph.reset()
+            raise RuntimeError("a result is a part of an input, or of another result")
+        holds = max(0, self._process.reserved() - before)
+        self.counted.bytes += holds
+        return _Made(graph, list(placeholders.values()), list(results), sources, type(found), holds)
+
+    def _give_up(self, form: _Form, why: str) -> None:
+        form.refused = why
+        if form.made is not None:
+            self._dead.append(form.made)
+            form.made = None
+        self._bury()
+
+    def _bury(self) -> None:
+        """Destroy graphs that serve no more. They may run: the device is waited for. Not inside of a capture."""
+        if not self._dead:
+            return
+        dead = [self._dead.pop() for _ in range(len(self._dead))]
+        if self._process.device.type == "cuda":
+            torch.cuda.synchronize(self._process.device)
+        for made in dead:
+            self.counted.bytes -= made.bytes
+            with suppress(RuntimeError):
+                made.graph.reset()
+
+
+def _copy(one: torch.Tensor) -> torch.Tensor:
+    copy = torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device=one.device)
+    return copy.copy_(one)
+
+
+def _load(into: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    for place, value in zip(into, values, strict=True):
+        place.copy_(value)
+
+
+def _place(one: torch.Tensor) -> int:
+    return one.untyped_storage().data_ptr()
+
+
+def _handed_out(made: _Made, inputs: Sequence[Any]) -> list[Any]:
+    return [
+        inputs[at] if at is not None else _copy(one) if isinstance(one, torch.Tensor) else one
+        for one, at in zip(made.results, made.sources, strict=True)
+    ]
+
+
+def _alike(expected: Sequence[Any], found: Sequence[Any]) -> bool:
+    """True where both have the same bits in the same places."""
+    return len(expected) == len(found) and all(
+        _same_bits(one, other)
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+        else type(one) is type(other) and one == other
+        for one, other in zip(expected, found, strict=True)
+    )
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if (one.size(), one.stride(), one.dtype) != (other.size(), other.stride(), other.dtype):
+        return False
+    left, right = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return torch.equal(left, right)

@@ -1,0 +1,212 @@
+"""On a GPU code of `torch.compile` is launched as CUDA graphs, and leaves what it left without them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch._inductor.compile_fx  # it wraps functions of torch for good
+from torch import Tensor, nn
+
+from grape.streams import Evidence, Settings, Stream, open_stream, session
+from tests.property.stream_programs import flat, needs_compiler
+
+pytestmark = [needs_compiler, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(400)]
+
+torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good
+
+
+@pytest.fixture(autouse=True)
+def from_the_beginning() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch.cuda.synchronize()
+    session.settle()
+    torch._dynamo.reset()
+
+
+def net(layers: int = 4) -> nn.Module:
+    torch.manual_seed(0)
+    parts = [part for _ in range(layers) for part in (nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64))]
+    return nn.Sequential(*parts).cuda().eval()
+
+
+def compiled(module: nn.Module, **options: Any) -> Callable[..., Any]:
+    return torch.compile(lambda *given: module(*given), **options)
+
+
+def agrees(loop: Callable[[], Any]) -> Evidence:
+    """Plain, then under a stream."""
+    torch.manual_seed(1)
+    expected = flat(loop())
+    stream = open_stream(Settings(device="cuda"))
+    assert isinstance(stream, Stream), stream
+    with stream:
+        torch.manual_seed(1)
+        found = loop()
+    assert flat(found) == expected
+    return stream.evidence()
+
+
+def test_calls_are_replayed_and_results_kept() -> None:
+    call, inputs = compiled(net()), torch.randn(40, 8, 64, device="cuda")
+
+    def loop() -> list[Tensor]:
+        with torch.no_grad():
+            return [call(one) for one in inputs]
+
+    evidence = agrees(loop)
+    assert evidence.matched >= 0.8 * evidence.seen and evidence.captured == 1
+    assert evidence.saved_ns > 0
+
+
+def test_parameters_that_change_are_read() -> None:
+    module = net()
+    call, x = compiled(module), torch.randn(8, 64, device="cuda")
+    start = copy.deepcopy(module.state_dict())
+
+    def loop() -> list[Tensor]:
+        found = []
+        with torch.no_grad():
+            module.load_state_dict(start)
+            for number in range(24):
+                found.append(call(x))
+                if number % 3 == 0:
+                    for parameter in module.parameters():
+                        parameter.mul_(1.01)
+        return found
+
+    assert agrees(loop).matched
+
+
+def test_a_switch_of_how_products_are_computed() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(512, 512, device="cuda")
+    call, x = torch.compile(lambda given: (given @ weight).relu()), torch.randn(512, 512, device="cuda")
+    conv = nn.Conv2d(16, 16, 3).cuda()
+    other, images = compiled(conv), torch.randn(4, 16, 32, 32, device="cuda")
+
+    def loop() -> list[Tensor]:
+        found = []
+        with torch.no_grad():
+            for number in range(32):
+                torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = number % 16 >= 8
+                found += [call(x), other(images)]
+        return found
+
+    try:
+        agrees(loop)
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = True, False
+
+
+def test_running_statistics_are_updated_once_a_call() -> None:
+    module = nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 8)).cuda().train()
+    call, inputs = compiled(module), torch.randn(24, 16, 32, device="cuda")
+    start = copy.deepcopy(module.state_dict())
+
+    def loop() -> list[Any]:
+        module.load_state_dict(start)
+        with torch.no_grad():
+            found: list[Any] = [call(one) for one in inputs]
+        return [*found, *(value.clone() for value in module.state_dict().values())]
+
+    agrees(loop)
+
+
+def test_layers_that_share_their_code() -> None:
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(6)).cuda().eval()
+    calls = [torch.compile(lambda x, layer=layer: layer(x)) for layer in layers]
+    inputs = torch.randn(20, 4, 32, device="cuda")
+
+    def loop() -> list[Tensor]:
+        found = []
+        with torch.no_grad():
+            for x in inputs:
+                for call in calls:
+                    x = call(x)
+                found.append(x)
+        return found
+
+    assert agrees(loop).matched
+
+
+def test_random_numbers_are_drawn_anew() -> None:
+    call, x = torch.compile(lambda given: nn.functional.dropout(given, 0.5, True) * 2), torch.ones(64, device="cuda")
+
+    def loop() -> list[Tensor]:
+        return [call(x) for _ in range(12)]
+
+    assert not agrees(loop).captured
+
+
+def test_sizes_that_change_and_slices() -> None:
+    call, x = compiled(net(), dynamic=True), torch.randn(32, 64, device="cuda")
+
+    def loop() -> list[Tensor]:
+        with torch.no_grad():
+            return [call(x[start : start + size]) for _ in range(8) for start, size in ((0, 4), (3, 8), (5, 8))]
+
+    assert agrees(loop).matched
+
+
+def test_results_that_are_views_of_inputs() -> None:
+    call = torch.compile(lambda given: (given.view(-1)[2:], given + 1, given.t()))
+    inputs = torch.randn(12, 4, 4, device="cuda")
+
+    def loop() -> list[Any]:
+        with torch.no_grad():
+            return [call(one) for one in inputs]
+
+    agrees(loop)
+
+
+def test_training_and_inference_in_turns() -> None:
+    module = net()
+    call, inputs = compiled(module), torch.randn(16, 8, 64, device="cuda")
+    start = copy.deepcopy(module.state_dict())
+
+    def loop() -> list[Any]:
+        module.load_state_dict(start)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+        found: list[Any] = []
+        for one in inputs:
+            optimizer.zero_grad()
+            loss = call(one).square().mean()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                found += [loss.detach(), call(one)]
+        return found
+
+    assert agrees(loop).matched
+
+
+def test_graphs_of_torchs_own_are_left_to_it() -> None:
+    call, inputs = compiled(net(), mode="reduce-overhead"), torch.randn(12, 8, 64, device="cuda")
+
+    def loop() -> list[Tensor]:
+        with torch.no_grad():
+            return [call(one).clone() for one in inputs]
+
+    assert "a CUDA graph of torch's already" in agrees(loop).written
+
+
+def test_operators_between_compiled_calls() -> None:
+    call, inputs = compiled(net()), torch.randn(60, 8, 64, device="cuda")
+
+    def loop() -> list[Tensor]:
+        found = []
+        with torch.no_grad():
+            state = torch.zeros(8, 64, device="cuda")
+            for one in inputs:
+                state = torch.tanh(call(one + state) * 0.5) + one.mean()
+                found.append(state)
+        return found
+
+    assert agrees(loop).matched
