@@ -210,3 +210,33 @@ def test_operators_between_compiled_calls() -> None:
         return found
 
     assert agrees(loop).matched
+
+
+def test_code_that_waits_for_the_device_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failed captures leave nothing behind: what comes later is captured."""
+    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+    monkeypatch.setattr(torch._dynamo.config, "capture_scalar_outputs", True)
+    waits = torch.compile(lambda x: (x[x > 0].sin() + 1).sum() + x.max().item())
+    call, inputs = compiled(net()), torch.randn(20, 8, 64, device="cuda")
+
+    def loop() -> list[Tensor]:
+        with torch.no_grad():
+            first = [waits(one) for one in inputs]
+            return [*first, *(call(one) for one in inputs)]
+
+    assert agrees(loop).captured == 1
+
+
+def test_graphs_beyond_the_memory_budget() -> None:
+    call, inputs = compiled(net()), torch.randn(12, 8, 64, device="cuda")
+
+    def loop() -> list[Tensor]:
+        with torch.no_grad():
+            return [call(one) for one in inputs]
+
+    expected = flat(loop())
+    stream = open_stream(Settings(device="cuda", budget=0))
+    assert isinstance(stream, Stream), stream
+    with stream:
+        assert flat(loop()) == expected
+    assert not stream.evidence().matched and stream.evidence().bytes == 0

@@ -41,6 +41,12 @@ def test_models_give_the_same_bits_under_grape(tmp_path: Path) -> None:
         assert len(row["eager_ms"]["samples"]) == len(row["after_ms"]["samples"]) == 1
 
 
+def test_first_runs_of_generate_give_the_same_tokens(tmp_path: Path) -> None:
+    rows = run(tmp_path, "first_run", "--small", "--tokens", "6", "--models", "llama")["rows"]
+    assert [row["kind"] for row in rows] == ["greedy", "sampling"]
+    assert all(row["identical"] and len(row["grape_s"]) == 5 and row["first_over_warm"] > 0 for row in rows)
+
+
 def test_decode_loops_replay_and_agree(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     sizes = ("--size", "tiny", "--tokens", "14", "--lengths", "6", "--rounds", "1")

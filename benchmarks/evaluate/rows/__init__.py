@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..job import Group, Row
 from .control_flow import CONTROL_FLOW
+from .everyday import EVERYDAY
 from .growth import GROWTH
 from .kernels import KERNELS
 from .language import LANGUAGE
@@ -14,5 +15,5 @@ from .vision import VISION
 
 __all__ = ["GROUPS", "ROWS", "programs"]
 
-GROUPS: list[Group] = [PAPER, LANGUAGE, VISION, KERNELS, CONTROL_FLOW, RAGGED, LIBRARIES, GROWTH]
+GROUPS: list[Group] = [PAPER, LANGUAGE, VISION, EVERYDAY, KERNELS, CONTROL_FLOW, RAGGED, LIBRARIES, GROWTH]
 ROWS: dict[str, Row] = {row.name: row for group in GROUPS for row in group.rows}

@@ -1,0 +1,146 @@
+"""What the first runs of `model.generate` take, whose cache has another length at each token.
+
+    python benchmarks/first_run.py [--models gpt2 llama] [--tokens 80 1000] [--kinds greedy sampling] [--small]
+
+GPT-2 124M and a Llama of 16 layers, fp16, batch 1, random weights; the default engine, as a person meets it. Each
+model, length and kind has a process of its own: a cold plain run, warm plain runs, the first run under `%%grape` with
+its report, the next ones, and plain runs beside the last. A token is a call of the model with a length that was never
+seen, so `first_over_warm` is also what a new length costs in calls as written. Every sample is written; results are
+compared with the plain run's, token by token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from _machine import machine, result_path, write
+from programs import Serving, run_cell
+
+SETUP = """
+import warnings
+warnings.filterwarnings("ignore")
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+torch.manual_seed(0)
+small, device = {small}, "{device}"
+if "{model}" == "gpt2":
+    config = GPT2Config(**(dict(n_layer=2, n_head=2, n_embd=32) if small else dict()))
+else:
+    width, layers, heads = (32, 2, 2) if small else (2048, 16, 32)
+    config = LlamaConfig(vocab_size=32000, max_position_embeddings=2048, hidden_size=width, num_hidden_layers=layers,
+                         intermediate_size=4 * width, num_attention_heads=heads, num_key_value_heads=heads // 2)
+with torch.device(device):
+    model = (GPT2LMHeadModel if "{model}" == "gpt2" else LlamaForCausalLM)(config).eval()
+model = model.to(torch.float32 if small else torch.float16)
+model.generation_config.pad_token_id = 0
+model.generation_config.eos_token_id = None
+prompt = torch.randint(1, config.vocab_size, (1, 5), device=device)
+"""
+CELL = """
+torch.manual_seed(1)
+tokens = model.generate(prompt, max_new_tokens={tokens}, min_new_tokens={tokens}, do_sample={sampling})
+"""
+LATER = 3
+
+
+def measure(model: str, tokens: int, kind: str, *, small: bool, device: str) -> dict[str, Any]:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from grape.magics import load
+
+    shell = InteractiveShell.instance()
+    run_cell(shell, SETUP.format(model=model, small=small, device=device))
+    cell = CELL.format(tokens=tokens, sampling=kind == "sampling")
+
+    def run(head: str = "") -> float:
+        took, _, failed = run_cell(shell, head + cell)
+        assert failed is None, failed
+        return took
+
+    plain = [run() for _ in range(4)]
+    expected = shell.user_ns["tokens"]
+    load(shell)
+    serving, same, verdicts, grape, beside = Serving(), [], [], [], []
+    for number in range(2 + LATER):
+        serving.set(True)
+        grape.append(run("%%grape --no-widget\n"))
+        same.append(bool((shell.user_ns["tokens"] == expected).all()))
+        verdicts.append(_verdict())
+        if number >= 2:
+            serving.set(False)
+            beside.append(run())
+    warm = statistics.median([*plain[1:], *beside])
+    return {
+        **{"model": model, "tokens": tokens, "kind": kind, "plain_s": plain, "grape_s": grape, "beside_s": beside},
+        "cold_s": plain[0],
+        "warm_s": warm,
+        "first_over_warm": grape[0] / warm,
+        "later_speedup": warm / statistics.median(grape[2:]),
+        "identical": all(same),
+        "verdicts": verdicts,
+    }
+
+
+def _verdict() -> str:
+    import grape
+
+    return grape.last.verdict if grape.last is not None else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["gpt2", "llama"], choices=("gpt2", "llama"))
+    parser.add_argument("--tokens", nargs="+", type=int, default=[80, 1000])
+    parser.add_argument("--kinds", nargs="+", default=["greedy", "sampling"], choices=("greedy", "sampling"))
+    parser.add_argument("--small", action="store_true", help="tiny models on the CPU, which show that it runs")
+    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=result_path("first_run"))
+    arguments = parser.parse_args()
+    device = "cpu" if arguments.small else "cuda"
+    if arguments.one is not None:
+        (model,), (tokens,), (kind,) = arguments.models, arguments.tokens, arguments.kinds
+        found = measure(model, tokens, kind, small=arguments.small, device=device)
+        arguments.one.write_text(json.dumps(found | {"machine": machine()}))
+        return
+    rows: list[dict[str, Any]] = []
+    for tokens in arguments.tokens:
+        for model in arguments.models:
+            for kind in arguments.kinds:
+                rows.append(_apart(model, tokens, kind, small=arguments.small))
+                write(arguments.out, {"machine": rows[0].get("machine"), "rows": rows})
+
+
+def _apart(model: str, tokens: int, kind: str, *, small: bool) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        one = Path(folder) / "one.json"
+        command = [
+            sys.executable,
+            __file__,
+            "--models",
+            model,
+            "--tokens",
+            str(tokens),
+            "--kinds",
+            kind,
+            "--one",
+            str(one),
+        ]
+        done = subprocess.run([*command, *(["--small"] if small else [])], capture_output=True, text=True, check=False)
+        if not one.is_file():
+            return {"model": model, "tokens": tokens, "kind": kind, "failed": done.stderr[-600:]}
+        found: dict[str, Any] = json.loads(one.read_text())
+    print(*(f"{key} {found[key]}" for key in ("model", "tokens", "kind", "identical", "verdicts")), flush=True)
+    figures = ("cold_s", "warm_s", "first_over_warm", "later_speedup")
+    print(*(f"{key} {found[key]:.2f}" for key in figures), flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    main()
