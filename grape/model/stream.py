@@ -24,7 +24,7 @@ COMPILED = "compiled code"
 of other libraries.
 """
 _NOT_OFTEN = "nothing recorded yet"
-_FOR_GOOD = ("beside TorchScript", "beside torch.distributed.rpc")
+_FOR_GOOD = ("beside torch.distributed.rpc",)
 """Reasons that hold from when they first came: later runs of a cell have them, too."""
 MOST_STOPS = 20
 """Rows of `StreamEvidence.reads`, and of `stops`."""

@@ -64,6 +64,7 @@ class Stream:
             self._graphs.callback(self._compiled.close)
         self._place(Places())
         self._watch()
+        _tell_of_scripts(self._extension)
         missing: list[str] = self._session.open()
         return missing
 
@@ -128,12 +129,12 @@ class Stream:
         """Go on after a pause, in this thread and those that it starts; why not, if not."""
         if not self._open:
             return Unavailable("the stream is closed")
-        fused = self._cuda is not None and torch._C._last_executed_optimized_graph() is not None
-        self.stopped = self.stopped or extensions.in_the_way(self._extension) or (_FUSED if fused else "")
+        self.stopped = self.stopped or extensions.in_the_way(self._extension)
         refused = Unavailable(self.stopped) if self.stopped else _in_the_way(self._extension)
         if refused is None and self._paused:
             self._paused = False
             self._watch()
+            _tell_of_scripts(self._extension)
             self._session.resume()
         return refused
 
@@ -239,9 +240,6 @@ def _budget_on(device: torch.device | None) -> int:
     return 4 << 30 if device is None else torch.cuda.get_device_properties(device).total_memory // 8
 
 
-_FUSED = "TorchScript ran in this process, and no operator announces the kernels that it fuses"
-
-
 def open_stream(settings: Settings | None = None) -> Stream | Unavailable:
     """Open a stream for this thread and those that it starts."""
     if _current is not None:
@@ -289,10 +287,14 @@ def _no_cuda() -> str:
     with torch.cuda.device(own_device()):  # asking gives a device a context
         if torch.cuda.is_current_stream_capturing():
             return "the current stream is being captured"
-    if torch._C._last_executed_optimized_graph() is not None:
-        return _FUSED
     torch.cuda.init()
     return ""
+
+
+def _tell_of_scripts(extension: ModuleType) -> None:
+    """TorchScript ran while nobody saw it, so a graph of autograd's may be its, whose kernels no operator announces."""
+    if torch._C._last_executed_optimized_graph() is not None:
+        extension.scripts_ran()
 
 
 def _in_the_way(extension: ModuleType) -> Unavailable | None:

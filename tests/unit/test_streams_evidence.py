@@ -126,8 +126,8 @@ TIMED = CellTime(wall_ms=1000.0, plain_ms=1800.0, basis="estimated in run 1 of t
             "matched",
         ),
         (
-            cell(replace(STREAM, matched=0, as_written=(("beside TorchScript", 1900),))),
-            "no GPU here: nothing gets faster; 1,900 of 2,000 operators ran as written: beside TorchScript",
+            cell(replace(STREAM, matched=0, as_written=(("beside torch.distributed.rpc", 1900),))),
+            "no GPU here: nothing gets faster; 1,900 of 2,000 operators ran as written: beside torch.distributed.rpc",
         ),
         (
             cell(replace(STREAM, matched=0, as_written=((WAITING, 1900),))),

@@ -336,6 +336,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("refusal", &grape::Registration::refusal);
   m.def("loads", &grape::Objects::loads);
   m.def("modules", &grape::Objects::modules);
+  m.def("scripts_ran", [] { grape::Scripts::differentiated = true; });
   m.def("in_backward", [] { return torch::autograd::get_current_graph_task_id() != -1; });
   m.def("addresses", &grape::Inputs::addresses);
   m.def("include_key", [](bool on) { c10::impl::tls_set_dispatch_key_included(grape::KEY, on); });

@@ -54,13 +54,17 @@ class Engine {
   void in_forked_child() { open_ = alive_ = false; }
   const Device& device() const { return *device_; }
 
-  // Issues what is pending and defers nothing any more: kernels that nothing announces may run at any time, or threads
-  // that do not carry the key.
+  // Issues what is pending, before something that launches kernels which nothing announces.
+  void run_apart(Reason why) {
+    flush();
+    auto lock = lock_.take();
+    counts.seen++, counts.write(why);
+  }
+  // Issues what is pending and defers nothing any more: threads may run that do not carry the key.
   void bar(Reason why) {
     flush();
     threads_.bar(why);
   }
-  bool is_barred() const { return threads_.is_barred(); }
 
   // A thread of Python carries the key from now on, and does no more.
   void joined() { threads_.join(); }

@@ -21,7 +21,7 @@ inline constexpr std::array<const char*, static_cast<size_t>(Reason::Count)> REA
     "integers on the CPU", "a kernel in Python", "not of torch", "arguments that cannot be compared", "number changed",
     "memory that is not torch's alone", "other aliases than recorded", "raised", "another thread", "a mode or subclass",
     "another operator than recorded", "nothing recorded yet", "a tensor on the CPU", "another stream",
-    "a capture of the person's", "cannot be captured", "memory that moves", "beside TorchScript",
+    "a capture of the person's", "cannot be captured", "memory that moves", "a call of TorchScript",
     "not worth a capture yet", "a profiler's",
     "no room for its results", "a collective", "beside torch.distributed.rpc", "sizes that grow", "strides that change"};
 

@@ -2,6 +2,7 @@
 // compute. Their C functions are exchanged while a session is open, and put back: no attribute of torch.Tensor is set.
 #pragma once
 #include "engine/engine.h"
+#include "process/scripts.h"
 
 #include <Python.h>
 #include <torch/csrc/Exceptions.h>
@@ -20,7 +21,7 @@ enum class Effect : uint8_t {
   Exposes,  // memory, for good
   Changes,  // how operators compute: what was recorded is forgotten
   Spreads,  // over autograd's threads
-  Fuses,    // launches kernels of TorchScript's over pointers, in backward passes as well
+  Fuses,    // a call of TorchScript
   Serves,   // calls of other processes, on threads without the key, and reads what it sends
   Exchanges,  // reads, and runs operators of its own whose results it reads: none of them is deferred
 };
@@ -151,12 +152,11 @@ struct Readers {
   static bool prepare(PyObject* value, Effect effect) {
     if (!engine || !engine->is_alive()) return true;
     if (effect == Effect::Spreads) return begin_backward();
-    if (effect == Effect::Fuses && engine->is_barred()) return true;
-    if (effect != Effect::Changes && !engine->device().is_cpu() && is_of_the_cpu(value)) return true;  // nothing of it is pending
+    if (effect != Effect::Changes && effect != Effect::Fuses && !engine->device().is_cpu() && is_of_the_cpu(value)) return true;  // nothing of it is pending
     std::string error;
     Py_BEGIN_ALLOW_THREADS  // who holds the engine's lock may need the GIL
     try {
-      if (effect == Effect::Fuses) engine->bar(Reason::Fused);
+      if (effect == Effect::Fuses) engine->run_apart(Reason::Fused);
       else if (effect == Effect::Serves) engine->bar(Reason::Remote);
       else if (effect != Effect::Changes) engine->flush();
       else if (auto raised = engine->forget()) std::rethrow_exception(raised);
@@ -232,7 +232,15 @@ struct Readers {
     template <class F>
     static PyObject* call(F f) {
       std::optional<c10::impl::ExcludeDispatchKeyGuard> guard;
-      if (effect == Effect::Exchanges) guard.emplace(KEY);
+      if (effect == Effect::Exchanges || effect == Effect::Fuses) guard.emplace(KEY);
+      if (effect == Effect::Fuses) Scripts::ran();
+      return f();
+    }
+    // A backward pass through TorchScript's: autograd's threads include and exclude the keys of the one that begins it.
+    template <class F>
+    static PyObject* differentiate(F f) {
+      if (!prepare(nullptr, Effect::Fuses)) return nullptr;
+      c10::impl::ExcludeDispatchKeyGuard guard(KEY);
       return f();
     }
     static PyObject* plain(PyObject* self, PyObject* args) {
@@ -241,9 +249,10 @@ struct Readers {
       return prepare(target(self, args), effect) ? call([&] { return original(self, args); }) : nullptr;
     }
     static PyObject* with_keywords(PyObject* self, PyObject* args, PyObject* kwargs) {
+      auto run = [&] { return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(original))(self, args, kwargs); };
+      if (effect == Effect::Spreads && Scripts::differentiates(args)) return differentiate(run);
       Engine::Inside inside(waits());
-      if (!prepare(target(self, args), effect)) return nullptr;
-      return call([&] { return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(original))(self, args, kwargs); });
+      return prepare(target(self, args), effect) ? call(run) : nullptr;
     }
     static PyObject* fast(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
       Engine::Inside inside(waits());
