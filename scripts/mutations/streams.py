@@ -234,6 +234,18 @@ WAY = (
         ("else if (effect != Effect::Changes) engine->flush();", "else if (effect != Effect::Changes) {}"),
     ),
     of_streams(
+        "backward passes through TorchScript's run with the key",
+        (ISOLATION, "-k", "calls_of_torchscript"),
+        "readers.h",
+        ("effect == Effect::Spreads && Scripts::differentiates(args)", "false"),
+    ),
+    of_streams(
+        "calls of TorchScript find what is not issued",
+        (ISOLATION, "-k", "calls_of_torchscript"),
+        "engine.h",
+        ("  void run_apart(Reason why) {\n    flush();\n", "  void run_apart(Reason why) {\n"),
+    ),
+    of_streams(
         "waiting outside of operators is no part of a lap",
         ("tests/unit/test_streams_graphs.py", "-k", "waiting_outside"),
         "readers.h",

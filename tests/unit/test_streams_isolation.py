@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -912,16 +913,7 @@ def test_a_storage_that_python_can_reach_is_not_deferred(hold: Callable[[Any], A
 # TorchScript: it runs behind what is pending, and so does what it differentiated
 
 
-SCRIPTED = """
-    from dataclasses import replace
-    import torch
-    from tests.unit.test_streams_contract import EAGER_TO_MATCH, agrees, chain
-
-    def ran():
-        return torch._C._last_executed_optimized_graph() is not None
-
-    WHY = "a call of TorchScript"
-"""
+SCRIPTED = "a call of TorchScript"
 LIBRARY = """
 from typing import Optional
 import torch
@@ -964,50 +956,50 @@ net = torch.jit.script(Net())
 
 def test_calls_of_torchscript_and_their_backward_passes_are_behind_what_is_pending(device: str) -> None:  # noqa: F811
     """A call and a backward pass of each step are counted; what is between them is deferred as ever."""
-    code = f"""
-        scripted = torch.jit.script(chain)
+    scripted: Callable[..., Tensor] = torch.jit.script(chain)
 
-        def loop():
-            x, out = torch.ones(8, requires_grad=True), []
-            for i in range(60):
-                y = scripted(torch.tanh(x * 0.5)) * 1.5
-                y.sum().backward()
-                out.append(chain(y.detach() + 1))
-            return [*out, x.grad]
+    def training() -> list[Tensor]:
+        x, out = torch.ones(8, requires_grad=True), []
+        for _ in range(60):
+            y = scripted(torch.tanh(x * 0.5)) * 1.5
+            y.sum().backward()
+            out.append(chain(y.detach() + 1))
+        assert x.grad is not None
+        return [*out, x.grad]
 
-        loop()  # it profiles its first calls
-        evidence = agrees(loop, replace(EAGER_TO_MATCH, device="{device}"))
-        print(evidence.written[WHY], evidence.matched > 0.7 * evidence.seen, ran())
+    @torch.no_grad()
+    def inference() -> list[Tensor]:
+        x, out = torch.ones(8), []
+        for _ in range(60):
+            x = scripted(torch.tanh(x * 0.5)) * 1.5
+            out.append(x)
+        return out
 
-        @torch.no_grad()
-        def inference():
-            x, out = torch.ones(8), []
-            for i in range(60):
-                x = scripted(torch.tanh(x * 0.5)) * 1.5
-                out.append(x)
-            return out
+    def without() -> list[Tensor]:
+        x = torch.ones(8, requires_grad=True)
+        for _ in range(60):
+            chain(x * 0.5).sum().backward()
+        assert x.grad is not None
+        return [x.grad]
 
-        evidence = agrees(inference, replace(EAGER_TO_MATCH, device="{device}"))
-        print(evidence.written[WHY], evidence.matched > 0.7 * evidence.seen)
-
-        def other():  # a backward pass without it is served
-            x, out = torch.ones(8, requires_grad=True), []
-            for i in range(60):
-                chain(x * 0.5).sum().backward()
-            return [x.grad]
-
-        evidence = agrees(other, replace(EAGER_TO_MATCH, device="{device}"))
-        print(evidence.written.get(WHY), evidence.backwards >= 60)
-    """
-    found = lines_of(textwrap.dedent(SCRIPTED) + textwrap.dedent(code))
-    assert found == ["120 True True", "60 True", "None True"]
+    training()  # it profiles its first calls
+    settings = replace(EAGER_TO_MATCH, device=device)
+    evidence = agrees(training, settings)
+    assert evidence.written[SCRIPTED] == 120 and evidence.matched > 0.7 * evidence.seen
+    evidence = agrees(inference, settings)
+    assert evidence.written[SCRIPTED] == 60 and evidence.matched > 0.7 * evidence.seen
+    evidence = agrees(without, settings)
+    assert SCRIPTED not in evidence.written and evidence.backwards >= 60
 
 
 def test_functions_of_torchscript_that_were_only_defined_are_no_obstacle(device: str, tmp_path: Path) -> None:  # noqa: F811
     """Libraries define some when they are imported."""
     (tmp_path / "library.py").write_text(LIBRARY)
     code = f"""
+        from dataclasses import replace
+        import torch
         import library
+        from tests.unit.test_streams_contract import EAGER_TO_MATCH, agrees, chain
 
         def loop():
             x = torch.ones(8)
@@ -1016,11 +1008,9 @@ def test_functions_of_torchscript_that_were_only_defined_are_no_obstacle(device:
             return x
 
         evidence = agrees(loop, replace(EAGER_TO_MATCH, device="{device}"))
-        print(evidence.matched > 0.5 * evidence.seen, evidence.written.get(WHY), ran())
-        library.scale(torch.ones(4))
-        print(ran())
+        print(evidence.matched > 0.5 * evidence.seen, evidence.written.get("{SCRIPTED}"))
     """
-    assert lines_of(textwrap.dedent(SCRIPTED) + textwrap.dedent(code), tmp_path) == ["True None False", "True"]
+    assert lines_of(textwrap.dedent(code), tmp_path) == ["True None"]
 
 
 @on_the_cpu
