@@ -12,8 +12,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["same_random_stream", "without_collections", "without_warnings"]
-
 
 @contextmanager
 def same_random_stream() -> Iterator[None]:

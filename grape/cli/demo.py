@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from ..render import Report
 
-__all__ = ["demo"]
-
 _MODEL = '''\
 import torch
 import torch.nn.functional as F

@@ -11,8 +11,6 @@ from typing import Any
 
 from ..errors import UsageError
 
-__all__ = ["ScriptText", "parse_json", "read_json", "read_text"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptText:

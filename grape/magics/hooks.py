@@ -36,8 +36,6 @@ from .source import comment_out, find_magic, lone_line, wants_help
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["CellHooks", "inside_running_cell"]
-
 
 def inside_running_cell() -> bool:
     """True where a cell's code is on this thread's stack: then what IPython is asked to run or transform is nested."""

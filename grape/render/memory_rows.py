@@ -10,8 +10,6 @@ from .summary import Bar
 from .units import count, nbytes, plural
 from .verdict.verdict import ran_torch
 
-__all__ = ["graph_stores", "memory_bars", "memory_title"]
-
 
 def memory_title(report: ReportData) -> str:
     """Whose memory the bars show: the tape's tensors lie in the memory of the process."""

@@ -24,31 +24,6 @@ from .verdict.verdict import gpu_measured
 if TYPE_CHECKING:
     from ..model.times.timeline import Spans
 
-__all__ = [
-    "Bar",
-    "Row",
-    "Strip",
-    "busy_buckets",
-    "cell_bars",
-    "cell_title",
-    "cost",
-    "headline",
-    "level",
-    "place",
-    "plain_basis",
-    "region_bars",
-    "rows",
-    "runs_of",
-    "share_of",
-    "shared_file",
-    "shown_findings",
-    "source_at",
-    "strips",
-    "time_bars",
-    "time_title",
-    "timeline_strips",
-]
-
 _MOST_FINDINGS = 3
 _WORTH_SHOWING = 0.01
 """Of the cell's time; a hint that could save less is folded."""

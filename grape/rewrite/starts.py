@@ -13,8 +13,6 @@ from typing import Literal
 
 from ..quiet import without_warnings
 
-__all__ = ["Starts", "may_be_a_rank", "starts_processes"]
-
 Starts = Literal["fork", "spawn"]
 """Children that are forked off need a parent that has used no device; those that are spawned are new."""
 

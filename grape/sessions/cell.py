@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ..runtime import Allowance
     from ..runtime.accounts.attention import Purpose
 
-__all__ = ["Session"]
-
 FIRST_SHARE, FIRST_MS = 0.15, 60.0
 """Of a first run, so much may go to looking on: a share of its time, and milliseconds beside it."""
 SECOND_SHARE, SECOND_MS = 0.2, 300.0

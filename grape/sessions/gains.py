@@ -9,8 +9,6 @@ from typing import Protocol
 from ..model import Measured, RegionEvidence
 from ..render.units import duration
 
-__all__ = ["TakenFixes", "gains", "time_per_call"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenFixes:

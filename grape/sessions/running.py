@@ -11,8 +11,6 @@ from .past.history import CellKey, Mode
 if TYPE_CHECKING:
     from ..rewrite.at_once import RewrittenCell
 
-__all__ = ["IN_THE_NOTEBOOK", "NESTED", "Cell"]
-
 IN_THE_NOTEBOOK = "; %grape diff shows how, %grape undo takes it back"
 """The end of a note that speaks to somebody in the notebook."""
 NESTED = "a Grape session is already open, by %%grape or grape.session; take one of them away, they do not nest"

@@ -17,8 +17,6 @@ from ..native import Unavailable
 from .counts import Evidence, Settings
 from .session import Stream, beside_extensions, open_stream
 
-__all__ = ["Building", "Keeper", "shared"]
-
 _IN_USE = "another thread is served by the stream"
 
 

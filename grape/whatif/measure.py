@@ -20,8 +20,6 @@ from .results import apart, same
 from .subject import Subject, copy_of, looks, randomness_kept, tensors_in
 from .table import Tried, WhatIf
 
-__all__ = ["what_if"]
-
 BATCHES = 7
 BATCH_S = 0.03
 """Calls are timed in batches of about so long, behind each of which the host waits for the GPU."""

@@ -16,8 +16,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..errors import UsageError
 from ..render.units import one_line
 
-__all__ = ["Subject", "copy_of", "looks", "randomness_kept", "tensors_in"]
-
 _MOST = 10_000
 """Objects that are looked at in the arguments of a call."""
 

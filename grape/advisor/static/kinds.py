@@ -23,8 +23,6 @@ from .vocabulary import (
     PLAIN_ATTRIBUTES,
 )
 
-__all__ = ["Kind", "Kinds"]
-
 _ROUNDS = 6
 
 _FLOWING = (

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ...render import Report
     from ...sessions import OpenSession
 
-__all__ = ["ScriptSession"]
-
 _WITH_TORCH = {"torch", "torchvision", "torchaudio", "transformers", "diffusers", "accelerate", "lightning", "timm"}
 
 

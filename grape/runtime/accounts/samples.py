@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from ..backends.protocol import CallTimer
 
-__all__ = ["CallTimes"]
-
 
 class CallTimes:
     """Timers of calls, oldest first; at most `limit`, each read once when somebody asks.

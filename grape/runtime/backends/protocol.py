@@ -18,21 +18,6 @@ from ...errors import CaptureError
 from ...model import Later, Reason, Refused, RetryLater
 from ...model.overlap import OverlapPlan
 
-__all__ = [
-    "Backend",
-    "Branches",
-    "CallTimer",
-    "CaptureFailed",
-    "FlagPoll",
-    "Graph",
-    "MemoryAccount",
-    "MemoryMoved",
-    "OverlapLost",
-    "Pool",
-    "Prepared",
-    "Reservation",
-]
-
 T = TypeVar("T")
 
 

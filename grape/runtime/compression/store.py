@@ -24,8 +24,6 @@ from .resident_executables import ResidentExecutables
 from .switching import Refusing, Waiting, bring
 from .working_set import shrink
 
-__all__ = ["EXECUTABLES", "GRAPH_BYTES", "ExecutableStore"]
-
 EXECUTABLES = 32
 """At most so many executables for the shapes of one owner, where nobody says another number."""
 GRAPH_BYTES = 256 << 20

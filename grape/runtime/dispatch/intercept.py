@@ -39,8 +39,6 @@ from .trampoline import prune_traceback
 
 T = TypeVar("T")
 
-__all__ = ["Interceptor", "apart", "observed_here"]
-
 
 class Interceptor:
     """Owns the patch of `nn.Module.__call__` and the trampolines; `remove` takes all of them back."""

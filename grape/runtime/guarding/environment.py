@@ -13,15 +13,6 @@ from torch.utils._device import DeviceContext
 
 from ..state.hooks import HOOKS_OF_ALL_MODULES
 
-__all__ = [
-    "environment",
-    "foreign_function_mode",
-    "foreign_modes",
-    "is_batched",
-    "is_transformed",
-    "quick_modes",
-]
-
 
 def _readers(*names: str) -> tuple[Callable[[], object], ...]:
     """The functions of torch that read these settings, of those that this version has."""

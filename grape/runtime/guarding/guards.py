@@ -41,8 +41,6 @@ from ..state import (
 from .structure import names_of_dimensions
 from .tensor_guards import compiled_check
 
-__all__ = ["GuardSet", "TooLarge"]
-
 
 class GuardSet:
     """A snapshot of the state that `root` and the objects in `more` can read; `holds` says whether it is unchanged.

@@ -27,8 +27,6 @@ from .stage import Stage
 from .stages import check_depth, devices_of, named_devices, stages_of
 from .values import copied, devices_in, like
 
-__all__ = ["Pipeline", "pipeline"]
-
 LOOKED_AT = 3
 """So many samples go through one after the other, while what the stages touch is looked at."""
 

@@ -14,8 +14,6 @@ from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
 
-__all__ = ["Taker", "copied", "detached", "devices_in", "like", "moved"]
-
 ALIGNMENT = 512
 """Bytes. The caching allocator begins every block at a multiple of it."""
 

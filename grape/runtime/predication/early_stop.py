@@ -26,8 +26,6 @@ from .lowering.lowering import Body, State, active_lowering
 from .lowering.merge import NOTHING, UNBOUND
 from .lowering.truth import negate, truth
 
-__all__ = ["AHEAD", "Iteration", "IterationStep", "Stepper", "Stopped", "run_ahead", "set_stepper", "while_ahead"]
-
 AHEAD = 4
 """So many iterations may be issued whose flags are not known yet. As many can be wasted, at most."""
 

@@ -18,8 +18,6 @@ from .lowering.lowering import State
 from .lowering.merge import UNBOUND, Unbound, copy_all_bits, copy_bits, require_alike, same_plain
 from .lowering.writes import WriteMode, written_by
 
-__all__ = ["Key", "LoopState", "Unsuited"]
-
 Key = tuple[int, ...]
 """A decision: its number in the program, or in the body that holds it, after that body's own (key, arm)."""
 

@@ -21,9 +21,6 @@ from .region_state import RegionState
 from .replays import Replays
 from .specialization import Specialization
 
-__all__ = ["EagerCalls"]
-
-
 UNUSED = 4
 """Where no gradient came for the results of so many calls, nobody wants any."""
 

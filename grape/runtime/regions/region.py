@@ -33,8 +33,6 @@ from .region_state import LATELY, RegionState
 from .replays import Replays
 from .specialization import Specialization
 
-__all__ = ["Region", "RegionContext"]
-
 INTERLEAVE = 4
 """Once a graph replays, every so many calls one runs eagerly until there are `FEWEST_SAMPLES` times of both."""
 

@@ -18,8 +18,6 @@ from .captures import MAX_ENTRIES, Captures
 from .region_state import RegionState
 from .specialization import Specialization
 
-__all__ = ["Replays"]
-
 STRAYS = 3
 """After so many copies out of one slot into another, a graph is captured that reads the arguments where they are."""
 RECHECK = 64

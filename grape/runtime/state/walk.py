@@ -41,8 +41,6 @@ from .namespaces import MODULE, TENSOR
 from .operators import OPERATORS, is_hidden, python_of
 from .own_code import ANY_NAME, is_own_class, is_own_module
 
-__all__ = ["ABSENT", "Opaque", "Reach", "TooLarge"]
-
 _UNREAD = frozenset(vars(torch.nn.Module())) - {"training", "_parameters", "_buffers", "_modules"}
 """Bookkeeping of every module: hooks (guarded by the number of the next handle) and notes for `state_dict`."""
 _OF_MODULES = frozenset({"training", "_parameters", "_buffers", "_modules", *HOOKS})

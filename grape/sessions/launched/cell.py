@@ -31,8 +31,6 @@ from .child import ChildReport, Served, give_back, reports_in, take_over
 if TYPE_CHECKING:
     from ...fixing.later import FixesLater
 
-__all__ = ["LaunchedSession"]
-
 _AS_WRITTEN = "it has a call that starts processes, and none was started; put work of its own into another cell"
 _RELEASED = "graphs of earlier cells were released, for the processes that this cell starts"
 

@@ -25,8 +25,6 @@ from ..running import Cell
 if TYPE_CHECKING:
     from ..engine import OpenSession
 
-__all__ = ["ChildReport", "Served", "give_back", "reports_in", "take_over"]
-
 Runner = Callable[[Callable[..., object], int, tuple[object, ...], str], None]
 """torch's own: it calls the function with the number of the process, and writes into a file what that raises."""
 

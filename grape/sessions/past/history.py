@@ -22,8 +22,6 @@ from ...options import Applied
 from ...quiet import without_warnings
 from .digest import digest_of
 
-__all__ = ["MOST_AGAIN", "OUT_OF_DATE", "CellKey", "History", "Led", "Mode", "Past", "key_of", "recalled_shapes"]
-
 Mode = Literal["watch", "serve", "leave", "stream"]
 CellKey = tuple[str, frozenset[object]]
 

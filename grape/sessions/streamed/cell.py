@@ -29,8 +29,6 @@ from .judged import after_streamed_run, did_other_work, without_streams
 from .lead import after_led_run, after_timed_run, has_to_be_timed, is_young
 from .stream_evidence import stream_evidence, streamed_findings, with_sources
 
-__all__ = ["StreamedSession"]
-
 _TIMED = "this run tells whether operator streams make it faster"
 _CUT_SHORT = "this run was to tell whether operator streams make it faster, and did not get to its end"
 _STOPPED = "what came after an import ran as written: "

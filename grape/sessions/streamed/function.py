@@ -17,8 +17,6 @@ from ..process import engine
 from .by_streams import hindrance, settings_for
 from .cell import StreamedSession
 
-__all__ = ["StreamedFunction", "stream"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

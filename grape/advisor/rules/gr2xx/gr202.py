@@ -16,10 +16,10 @@ from ....model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
 from ....model.kept import Kept
 from ....model.location import line_of
 from ....model.stream import GROWS
+from ....model.times.machine import H200, MachineCosts
 from ...arguments import Arguments
 from ...code.sites import op_sites
 from ...code.source import cell_source
-from ...cost import H200, MachineCosts
 from ...growth import Growth, growing, steady_growth
 from ...refusals import served_by_graphs
 from ...static.context import Context, StaticFinding

@@ -37,8 +37,6 @@ from .watch import CaptureWatch
 if TYPE_CHECKING:
     from torch.cuda import _POOL_HANDLE
 
-__all__ = ["CudaBackend"]
-
 T = TypeVar("T")
 
 

@@ -39,8 +39,6 @@ from .graph import IfStep, IterationBound, LaunchQueue, Program, WhileStep, ever
 from .host_reads import HostReads
 from .memory import Arena, Lenders, Room, bare
 
-__all__ = ["ReferenceBackend"]
-
 T = TypeVar("T")
 
 _capturing = threading.RLock()

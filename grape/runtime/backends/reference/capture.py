@@ -21,8 +21,6 @@ from .graph import Attachment, Constant, External, Operation, Program, Step
 from .memory import Arena, Lenders, alias, bare, poison
 from .metadata import Probe, probe
 
-__all__ = ["CaptureMode"]
-
 _aten = torch.ops.aten
 _MASKED_WRITE = {_aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
 

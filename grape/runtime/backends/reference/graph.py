@@ -16,20 +16,6 @@ from ..operators import Operator
 from ..protocol import MemoryMoved
 from .memory import Room, bare, poison
 
-__all__ = [
-    "Attachment",
-    "Constant",
-    "External",
-    "IfStep",
-    "IterationBound",
-    "LaunchQueue",
-    "Operation",
-    "Program",
-    "Step",
-    "WhileStep",
-    "every_step",
-]
-
 
 class Step(Protocol):
     """One device activity of a graph. A step may hold further steps: a conditional body is a step of its own."""

@@ -28,8 +28,6 @@ from ..operators import Operator
 from ..protocol import CaptureFailed
 from .memory import bare, stand_in
 
-__all__ = ["Probe", "probe"]
-
 
 @dataclass(frozen=True, slots=True)
 class Probe:

@@ -21,19 +21,6 @@ from ..operators import Operator
 from .graph import Constant, IfStep, Operation, Step, WhileStep, every_step
 from .memory import at_address, bare, over, with_bits
 
-__all__ = [
-    "Described",
-    "Node",
-    "Structure",
-    "assemble",
-    "fingerprint",
-    "fits",
-    "flat",
-    "read",
-    "structure_of",
-    "write",
-]
-
 Node = Operation | Constant | torch.Tensor
 """The content of one node's parameters; of a conditional node it is the condition."""
 

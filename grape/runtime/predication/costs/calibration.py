@@ -19,8 +19,6 @@ from ...backends.protocol import Backend, Graph
 from ..lowering.merge import restore_bits
 from .costs import H200, NodeCosts
 
-__all__ = ["CudaBench", "calibrate", "node_costs", "overridden"]
-
 _FEW, _MANY = 16, 96
 _FEW_BODIES, _MANY_BODIES = 8, 48
 _FEW_LARGE, _MANY_LARGE = 2, 6

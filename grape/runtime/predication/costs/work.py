@@ -14,8 +14,6 @@ from ..lowering.safety import refuse_unsafe
 from ..lowering.writes import Place, place, written_by
 from .costs import BodyWork
 
-__all__ = ["Work"]
-
 
 class Work:
     """Counts what a body does into `body`. Works of bodies inside count too."""

@@ -15,8 +15,6 @@ from ....model.call import Args, Kwargs
 from ...backends.operators import Operator, base_name, draws
 from .active import refuse
 
-__all__ = ["harmless", "refuse_unsafe"]
-
 # Neither tagged pointwise nor reduction nor a view, but total: any values give some result, without an error.
 _TOTAL_NAMES = """
     _adaptive_avg_pool2d _cdist_forward _flash_attention_forward _fused_rms_norm _log_softmax _safe_softmax

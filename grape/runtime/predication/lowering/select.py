@@ -23,9 +23,6 @@ from .merge import UNBOUND, Unbound, merge_values, same_plain, select_bits
 from .truth import negate
 from .writes import Ties, WriteMode
 
-__all__ = ["SelectLowering"]
-
-
 MAX_ITERATIONS = 64
 """A loop that only data can end, and that the host does not end before that, is refused."""
 

@@ -24,8 +24,6 @@ from .active import refuse
 from .merge import restore_bits
 from .safety import harmless, refuse_unsafe
 
-__all__ = ["Observer", "Ties", "WriteMode", "place", "written_by"]
-
 _aten = torch.ops.aten
 
 
