@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from .loops import LoopSource, Outlined, RunSource, is_work, outline_function, outline_loops
-from .marks import LOOP, RUN, mark_of
+from .loops import Outlined, RunSource, is_work, outline_function, outline_loops
+from .marks import LOOP, mark_of
 from .names import names_of
-from .scopes import LocalNames
 
 __all__ = [
     "LOOP",
-    "RUN",
-    "LocalNames",
-    "LoopSource",
     "Outlined",
     "RunSource",
     "is_work",
