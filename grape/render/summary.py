@@ -227,7 +227,7 @@ _KEPT_BUCKETS = Kept[Timeline, dict[tuple[int, int], tuple[float, ...]]](lambda 
 
 
 def _buckets_of(timeline: Timeline, window_ns: int, buckets: int) -> tuple[float, ...]:
-    known = _KEPT_BUCKETS.of(timeline)
+    known = _KEPT_BUCKETS(timeline)
     if (window_ns, buckets) not in known:
         known[window_ns, buckets] = busy_buckets(timeline.busy_spans(), window_ns, buckets)
     return known[window_ns, buckets]
