@@ -6,6 +6,7 @@ those that are shown once would come again.
 
 from __future__ import annotations
 
+import ast
 import gc
 import random
 import warnings
@@ -47,3 +48,12 @@ def without_warnings() -> Iterator[None]:
         yield
     finally:
         warnings.filters = filters
+
+
+def syntax_tree(source: str) -> ast.Module | None:
+    """None where `source` is no Python."""
+    try:
+        with without_warnings():
+            return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
