@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from ..fixing.copies import randomness_kept
 from ..model import Measured
 from ..quiet import without_warnings
 from ..render.units import one_line
 from .levers import LEVERS, Lever
 from .results import apart, same
-from .subject import Subject, copy_of, looks, randomness_kept, tensors_in
+from .subject import Subject, copy_of, looks, tensors_in
 from .table import Tried, WhatIf
 
 BATCHES = 7
