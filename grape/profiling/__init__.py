@@ -8,9 +8,10 @@ from .loaders import LoaderWatch
 from .memory import MemorySampler
 from .replays import place_nodes
 from .timeline import TimelineRecorder
-from .timing import CudaCallTimer, HostCallTimer
+from .timing import CallTimer, CudaCallTimer, HostCallTimer
 
 __all__ = [
+    "CallTimer",
     "CudaCallTimer",
     "HostCallTimer",
     "LineEvents",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..backends.protocol import CallTimer
+from ...profiling import CallTimer
 
 
 class CallTimes:

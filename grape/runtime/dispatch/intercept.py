@@ -248,7 +248,7 @@ class Interceptor:
         self._modules.forget()
         self._functions.forget()
         self.outlined.clear()
-        self._steps.clear()
+        self._steps.known.clear()
 
     def _unpatch(self) -> None:
         self._unpatch_modules()

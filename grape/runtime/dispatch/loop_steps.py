@@ -53,9 +53,6 @@ class LoopSteps:
     def regions(self) -> list[Region]:
         return [step.region for step in self.known.values()]
 
-    def clear(self) -> None:
-        self.known.clear()
-
     def poll(self) -> FlagPoll:
         return self.context.backend.flag_poll()
 

@@ -14,12 +14,12 @@ import torch
 
 from ...model import FEWEST_SAMPLES, Position, Reason, Refused, RegionEvidence
 from ...model.call import Args, Kwargs
+from ...profiling import CallTimer
 from ...tracing import person_runs
 from ..accounts.memory import name_budget
 from ..accounts.replay_counts import ReplayCounts
 from ..accounts.samples import CallTimes
 from ..accounts.tally import Tally
-from ..backends.protocol import CallTimer
 from ..guarding.environment import quick_modes
 from ..guarding.structure import Unsupported, flatten
 from ..replaying.entry import OTHER_MODES, NoReplay

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 
 from ...model import Decision, Measured, Reason, Refused
+from ...profiling import CallTimer
 from ..alias import MIN_BYTES, ROUNDS
-from ..backends.protocol import CallTimer
 from ..replaying.entry import BLOCKED, MISMATCH, NO_EXECUTABLE, OTHER_MODES, Entry, NoReplay
 from ..replaying.node_numbers import instead_of
 from .call_profiles import CallProfiles

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from ...failures import failure_notes
@@ -27,9 +26,6 @@ from ..process import engine_there_is, keep_report
 from ..ranks import beside_children, children, count_children
 from ..running import NESTED, Cell
 from .child import ChildReport, Served, give_back, reports_in, take_over
-
-if TYPE_CHECKING:
-    from ...fixing.later import FixesLater
 
 _AS_WRITTEN = "it has a call that starts processes, and none was started; put work of its own into another cell"
 _RELEASED = "graphs of earlier cells were released, for the processes that this cell starts"
@@ -162,7 +158,10 @@ class LaunchedSession:
             error=said if said is not None else evidence.error,
             notes=(*self._notes, note, *evidence.notes, *failure_notes()),
         )
-        report = build_report(evidence, first.report.findings, self._fixes(evidence, first.report))
+        from ...fixing.later import FixesLater
+
+        fixes = FixesLater(lambda: evidence, first.report.findings, None)
+        report = build_report(evidence, first.report.findings, fixes)
         return beside_children(report, {rank: one.message for rank, one in by_rank.items()}, started, self._shown)
 
     def _alone(self, wall_ms: float, started: int, error: str | None) -> CellEvidence:
@@ -180,11 +179,6 @@ class LaunchedSession:
             time=CellTime(wall_ms=wall_ms, plain_ms=None, basis="no process reported"),
             notes=(*self._notes, *failure_notes()),
         )
-
-    def _fixes(self, evidence: CellEvidence, report: Report) -> FixesLater:
-        from ...fixing.later import FixesLater
-
-        return FixesLater(lambda: evidence, report.findings, None)
 
     def _shown(self, filename: str) -> str:
         """The name to show of a file that code is compiled from."""

@@ -205,7 +205,7 @@ class StreamedSession:
     def _report(self, owner: Engine, error: BaseException | None) -> Report:
         import torch
 
-        found = self._stream()
+        found = stream_evidence(self._found, self.cell.name, self._shown) if self._found is not None else None
         if error is not None and self._as_written == _TIMED:
             self._as_written = _CUT_SHORT
         runs = owner.runs.setdefault(self.cell.place, CellRuns())
@@ -337,9 +337,6 @@ class StreamedSession:
         if found is None or not found.matched:
             return self._clock.time(CallsAccount(), runs, finished=finished)
         return self._clock.streamed_time(found, runs, drained_ms=self._drained_ms, same_work=same_work)
-
-    def _stream(self) -> StreamEvidence | None:
-        return stream_evidence(self._found, self.cell.name, self._shown) if self._found is not None else None
 
     def _shown(self, filename: str) -> str:
         """The name to show of a file that code is compiled from."""

@@ -53,7 +53,7 @@ def classifier(
     def classify(tensor: torch.Tensor) -> Origin:
         if id(tensor) in direct:
             return direct[id(tensor)]
-        if guards.owns(tensor):
+        if guards.reaches(tensor):
             return Outside(tensor)
         storage = tensor.untyped_storage()._cdata
         index = shared.get(storage)

@@ -69,25 +69,12 @@ def _positive(value: float) -> float | None:
 
 
 _known: dict[torch.device, NodeCosts] = {}
-_given: list[NodeCosts] = []
-
-
-@contextmanager
-def overridden(costs: NodeCosts) -> Iterator[None]:
-    """Inside, choices are made by these costs, on whatever device."""
-    _given.append(costs)
-    try:
-        yield
-    finally:
-        _given.pop()
 
 
 def node_costs(backend: Backend) -> NodeCosts:
     """The costs of the backend's device: measured at the first call in a process, the defaults where that
     fails or there are no conditional bodies to choose. Waits for the device; not inside a capture.
     """
-    if _given:
-        return _given[-1]
     if backend.kind != "cuda" or not backend.conditional_bodies:
         return H200
     device = backend.device
