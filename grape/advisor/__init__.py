@@ -5,9 +5,4 @@ from .explanation import explain
 from .from_source import advise_sources
 from .prediction import predict
 
-__all__ = [
-    "advise",
-    "advise_sources",
-    "explain",
-    "predict",
-]
+__all__ = ["advise", "advise_sources", "explain", "predict"]

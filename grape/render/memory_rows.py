@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from ..model import (
-    GraphMemory,
-    ReportData,
-)
+from ..model import GraphMemory, ReportData
 from .summary import Bar
 from .units import count, nbytes, plural
 from .verdict.verdict import ran_torch

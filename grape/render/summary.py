@@ -8,13 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ..model import (
-    Finding,
-    Measured,
-    RegionReport,
-    ReportData,
-    Timeline,
-)
+from ..model import Finding, Measured, RegionReport, ReportData, Timeline
 from ..model.kept import Kept
 from .spent import spent
 from .units import clean, count, duration, one_line, percent, plural, ratio

@@ -6,7 +6,7 @@ import atexit
 import os
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -187,7 +187,7 @@ class Stream:
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _take_back(self) -> bool:

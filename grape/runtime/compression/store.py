@@ -56,15 +56,7 @@ class ExecutableStore:
     def __len__(self) -> int:
         return len(self._members)
 
-    def admit(
-        self,
-        shape: Hashable,
-        graph: UpdatableGraph,
-        verify: Verify,
-        *,
-        owner: Hashable,
-        user: User,
-    ) -> bool:
+    def admit(self, shape: Hashable, graph: UpdatableGraph, verify: Verify, *, owner: Hashable, user: User) -> bool:
         """Take over the graph of a shape. False where its replay could not be verified, or there is no room for its
         executable: then the graph stays the caller's, as it does where an exception of `verify` propagates.
 

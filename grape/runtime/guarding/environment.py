@@ -94,12 +94,7 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[object, ...]:
     )
     if kind != "cuda":
         return *common, *[read() for read in _SETTINGS_OF_HOST]
-    return (
-        *common,
-        *_settings(),
-        tuple(_sdp_order()),
-        torch._C._cuda_getCurrentRawStream(device.index or 0),
-    )
+    return (*common, *_settings(), tuple(_sdp_order()), torch._C._cuda_getCurrentRawStream(device.index or 0))
 
 
 def _settings() -> list[object]:

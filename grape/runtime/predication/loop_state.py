@@ -9,7 +9,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from ...model.call import Args, Kwargs
-from ..backends.operators import Operator
+from ...tracing import Operator
 from ..backends.protocol import CaptureFailed
 from .holders import storage_of
 from .lowering.active import noted, refuse

@@ -25,15 +25,7 @@ import torch
 
 from .classes import attributes_of, is_plain, is_watched, slots_of
 from .containers import AnyDict, Attributes
-from .contents import (
-    CONTAINERS,
-    LEAVES,
-    contents_of_array,
-    contents_of_set,
-    emptiness,
-    getter,
-    read,
-)
+from .contents import CONTAINERS, LEAVES, contents_of_array, contents_of_set, emptiness, getter, read
 from .hooks import HOOKS, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
 from .libraries import BUILTINS, READS_ALL, is_pure, known_instances
 from .names import ABSENT, BY_SYNTAX, CALLABLES, CODE, METHOD, PLAIN, Names, Opaque, TooLarge, a

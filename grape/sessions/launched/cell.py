@@ -51,7 +51,7 @@ class LaunchedSession:
         self.cell = cell
         self.namespace = namespace
         self.report: Report | None = None
-        self._file_names = file_names
+        self._shown = cell.names(file_names)
         self._folder: Path | None = None
         self._notes: tuple[str, ...] = ()
         self._since = self.cell.since if self.cell.since is not None else time.perf_counter()
@@ -179,12 +179,6 @@ class LaunchedSession:
             time=CellTime(wall_ms=wall_ms, plain_ms=None, basis="no process reported"),
             notes=(*self._notes, *failure_notes()),
         )
-
-    def _shown(self, filename: str) -> str:
-        """The name to show of a file that code is compiled from."""
-        if filename == self.cell.filename:
-            return self.cell.name
-        return self._file_names(filename) if self._file_names is not None else filename
 
 
 def _were_started(count_: int) -> str:

@@ -62,6 +62,7 @@ class StreamedSession:
         """The cell has run before, and been reported at length."""
         self.report: Report | None = None
         self._file_names = file_names
+        self._shown = cell.names(file_names)
         self._engine: Engine | None = None
         self._entered = False
         self._waits: Callable[[], None] | None = None  # takes it back
@@ -337,9 +338,3 @@ class StreamedSession:
         if found is None or not found.matched:
             return self._clock.time(CallsAccount(), runs, finished=finished)
         return self._clock.streamed_time(found, runs, drained_ms=self._drained_ms, same_work=same_work)
-
-    def _shown(self, filename: str) -> str:
-        """The name to show of a file that code is compiled from."""
-        if filename == self.cell.filename:
-            return self.cell.name
-        return self._file_names(filename) if self._file_names is not None else filename

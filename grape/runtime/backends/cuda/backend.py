@@ -107,12 +107,7 @@ class CudaBackend:
         current, self._branches = torch.cuda.current_stream(self.device), None
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._stream.wait_stream(current)
-        with (
-            torch.cuda.stream(self._stream),
-            without_collections(),
-            not_capturing(),
-            self._watching() as watch,
-        ):
+        with torch.cuda.stream(self._stream), without_collections(), not_capturing(), self._watching() as watch:
             try:
                 graph.capture_begin(pool=handle, capture_error_mode="thread_local")
             except RuntimeError as error:  # by then the allocator may be diverted to the pool

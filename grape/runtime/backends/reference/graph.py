@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from ....model.call import Args, Kwargs
-from ..operators import Operator
+from ....tracing import Operator
 from ..protocol import MemoryMoved
 from .memory import Room, bare, poison
 

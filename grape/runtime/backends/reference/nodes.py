@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map_only
 
-from ..operators import Operator
+from ....tracing import Operator
 from .graph import Constant, IfStep, Operation, Step, WhileStep, every_step
 from .memory import at_address, bare, over, with_bits
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import torch
 
 from ....model.call import Args, Kwargs
-from ...backends.operators import Operator, base_name, draws
+from ....tracing import Operator
+from ...backends.operators import base_name, draws
 from .active import refuse
 
 # Neither tagged pointwise nor reduction nor a view, but total: any values give some result, without an error.

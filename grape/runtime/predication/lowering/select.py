@@ -107,13 +107,7 @@ class SelectLowering:
                 break
         return _finished(carried, drifting, live)
 
-    def _guarded(
-        self,
-        going: torch.Tensor,
-        body_fn: Body,
-        before: State,
-        drifting: list[bool],
-    ) -> State:
+    def _guarded(self, going: torch.Tensor, body_fn: Body, before: State, drifting: list[bool]) -> State:
         """One iteration of `repeat`. Plain values that count go on as in `_advance`."""
         counts: dict[int, object] = {}
 
