@@ -1,7 +1,5 @@
 """Operator streams: operators that repeat are matched with what was recorded and issued by segments. Internal."""
 
-from __future__ import annotations
-
 from .arrivals import Arrivals
 from .counts import Evidence, Settings
 from .first_use import own_device, unused, when_used

@@ -1,7 +1,5 @@
 """Finds the loops of a cell and cuts their bodies into runs that may become regions: pure functions of syntax trees."""
 
-from __future__ import annotations
-
 from .loops import Outlined, RunSource, is_work, outline_function, outline_loops
 from .marks import LOOP, mark_of
 from .names import names_of
