@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-__all__ = ["HOW", "failure_notes", "forget_failures", "log_failure", "said", "surviving"]
-
 HOW = "`import logging; logging.basicConfig()` before it runs again shows the traceback"
 
 _logger = logging.getLogger("grape")

@@ -14,20 +14,6 @@ from typing import Any
 
 from .errors import UsageError
 
-__all__ = [
-    "ENGINE",
-    "ENGINES",
-    "OPTIONS",
-    "REFERENCE",
-    "Applied",
-    "Option",
-    "Options",
-    "budget_bytes",
-    "engine_named",
-    "parse_bytes",
-    "parse_options",
-]
-
 REFERENCE = "GRAPE_REFERENCE"
 """Set to 1, this variable of the environment has graphs serve whatever they can: on a CPU by the reference backend, and
 everywhere however long it takes to look at a call. Slower; it shows what graphs do, and the tests run with it."""

@@ -6,13 +6,12 @@ those that are shown once would come again.
 
 from __future__ import annotations
 
+import ast
 import gc
 import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-__all__ = ["same_random_stream", "without_collections", "without_warnings"]
 
 
 @contextmanager
@@ -49,3 +48,12 @@ def without_warnings() -> Iterator[None]:
         yield
     finally:
         warnings.filters = filters
+
+
+def syntax_tree(source: str) -> ast.Module | None:
+    """None where `source` is no Python."""
+    try:
+        with without_warnings():
+            return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None

@@ -662,7 +662,7 @@ ROWS = (
     ),
     Row(
         "torch's guards of state hold always",
-        edited(f"{RUNTIME}.guarding.guards", "and bool(compiled(*self._tensors))", ""),
+        edited(f"{RUNTIME}.guarding.guards", "and bool(compiled(*self.tensors))", ""),
         (GUARDS,),
     ),
     Row(

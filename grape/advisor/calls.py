@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from ..model import Position
-from .code.source import CellSource, last_name
+from .code.parsed import last_name
+from .code.source import CellSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,19 +11,6 @@ from itertools import pairwise
 from ..model import RegionEvidence, Timeline
 from ..model.times.machine import H200, MachineCosts
 
-__all__ = [
-    "H200",
-    "HINT_BELOW",
-    "MachineCosts",
-    "call_ms",
-    "capture_ms",
-    "copy_ms",
-    "idle_ms",
-    "idle_share",
-    "sync_gap_ms",
-    "transfer_ms",
-]
-
 _NS_PER_MS = 1e6
 
 HINT_BELOW = 0.01

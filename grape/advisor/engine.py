@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from ..model import CellEvidence, Finding, RegionEvidence
 from ..model.location import line_of
-from .cost import H200, HINT_BELOW, MachineCosts, call_ms
+from ..model.times.machine import H200, MachineCosts
+from .cost import HINT_BELOW, call_ms
 from .prediction import held_ms, saving_ms
 from .refusals import ancestors
 from .rules import RULES
-
-__all__ = ["HINT_BELOW", "advise"]
 
 _RANK = {"blocker": 0, "costly": 1, "hint": 2}
 _ORDINAL = re.compile(r" #\d+`")

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from ..model import Position
-from .code.source import CellSource, Parsed, last_name
+from .code.parsed import Parsed, last_name
+from .code.source import CellSource
 
 _FUSED = frozenset({"Adam", "AdamW", "SGD"})
 _CAPTURABLE = frozenset({"ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"})

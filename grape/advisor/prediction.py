@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..model import CellEvidence, RegionEvidence
+from ..model.times.machine import H200, MachineCosts
 from .code.sites import sync_sites
-from .cost import H200, MachineCosts, copy_ms, idle_ms
+from .cost import copy_ms, idle_ms
 from .static.sources import synchronizes_in_loops
 
 _UNTIL = (6.0, 0.26)

@@ -23,14 +23,15 @@ def sources(op: OpRecord) -> tuple[TensorView, ...]:
 
 def origin(op: OpRecord, trace: Trace) -> Origin | None:
     """Where the operator of the trace took what it brings to the device; None where it brings nothing."""
-    return _ORIGINS.of(trace)[0].get(op.ordinal)
+    return _found(trace)[0].get(op.ordinal)
 
 
 def incoming(trace: Trace) -> tuple[OpRecord, ...]:
     """The operators of the trace that bring something to the device."""
-    return _ORIGINS.of(trace)[1]
+    return _found(trace)[1]
 
 
+@Kept
 def _found(trace: Trace) -> tuple[dict[int, Origin], tuple[OpRecord, ...]]:
     known = _origins(trace)
     return known, tuple(op for op in trace.ops if op.ordinal in known) if known else ()
@@ -60,6 +61,3 @@ def _lift(op: OpRecord, storage: int, found: dict[int, Origin], made: dict[int, 
     elif storage not in made and op.kind != "host":
         found[op.ordinal] = "constant"
     made.setdefault(storage, "constant")
-
-
-_ORIGINS = Kept(_found)

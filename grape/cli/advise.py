@@ -15,8 +15,6 @@ from ..errors import UsageError
 from ..model import Finding
 from ..render.files import write_text
 
-__all__ = ["advise"]
-
 _SHOWN = 5
 _WIDTH = 100
 

@@ -27,8 +27,6 @@ from .written.rewriting import (
     rewritten_script,
 )
 
-__all__ = ["apply", "checked", "raw_notebook"]
-
 
 def apply(arguments: argparse.Namespace) -> int:
     """Write the copy, print what was rewritten. Raises a `GrapeError` where anything stands in the way.

@@ -7,8 +7,6 @@ import argparse
 from ..errors import UsageError
 from .files import read_json
 
-__all__ = ["compare"]
-
 
 def compare(arguments: argparse.Namespace) -> int:
     """Print the comparison. Raises `UsageError` for a file that holds no report."""

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+import textwrap
 from typing import TYPE_CHECKING
 
 from ..errors import GrapeError
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from ..render import Report
-
-__all__ = ["demo"]
 
 _MODEL = '''\
 import torch
@@ -108,7 +107,7 @@ def _demo(shell: InteractiveShell) -> int:
     import grape
 
     print("A decoder in plain PyTorch, random weights, a KV cache of fixed size, greedy decoding:\n", flush=True)
-    print(_indented("%load_ext grape\n\n" + _MAGIC + _LOOP), flush=True)
+    print(textwrap.indent("%load_ext grape\n\n" + _MAGIC + _LOOP, "    "), flush=True)
     for source in ("%load_ext grape", _MODEL, _LOOP):
         _run(shell, source)
     plain = _tokens(shell)
@@ -164,7 +163,3 @@ def _run(shell: InteractiveShell, source: str) -> None:
 
 def _tokens(shell: InteractiveShell) -> list[int]:
     return [int(token) for token in shell.user_ns["tokens"]]
-
-
-def _indented(text: str) -> str:
-    return "".join(f"    {line}\n" if line else "\n" for line in text.splitlines())

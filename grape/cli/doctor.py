@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["doctor"]
-
 
 def doctor(_: argparse.Namespace) -> int:
     """Print the findings."""

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from ..errors import GrapeError
 from .parser import build_parser, is_script, parse
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one `grape` command and return its exit code; the codes stand in ``grape --help``.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["explain"]
-
 
 def explain(arguments: argparse.Namespace) -> int:
     """Print the page. Raises `UsageError` for an unknown code."""

@@ -11,14 +11,11 @@ from typing import Any
 
 from ..errors import UsageError
 
-__all__ = ["ScriptText", "parse_json", "read_json", "read_text"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptText:
     """The source of a script, and how its file has it."""
 
-    raw: bytes
     text: str
     encoding: str
     newline: str
@@ -41,7 +38,7 @@ class ScriptText:
         except (SyntaxError, ValueError) as error:
             raise UsageError(f"'{name}' is no Python file: {error}") from None
         newline = "\r\n" if "\r\n" in text else "\n"
-        return cls(raw=raw, text=text.replace("\r\n", "\n"), encoding=encoding, newline=newline)
+        return cls(text=text.replace("\r\n", "\n"), encoding=encoding, newline=newline)
 
     def encoded(self, text: str) -> bytes:
         """Another text as this file would have it."""

@@ -7,8 +7,6 @@ from importlib.util import find_spec
 
 from ..errors import UsageError
 
-__all__ = ["mcp"]
-
 
 def mcp(_: argparse.Namespace) -> int:
     """Serve over standard input and output until the client goes. Raises `UsageError` where the package is missing."""

@@ -12,8 +12,6 @@ from .. import __version__
 from ..errors import UsageError
 from ..options import OPTIONS, parse_options
 
-__all__ = ["build_parser", "is_script", "option_words", "parse"]
-
 _EXIT_CODES = """\
 exit codes:
   0    done

@@ -21,8 +21,6 @@ from .parser import option_words
 from .written.outputs import check_outputs, found, has_color, width
 from .written.page import NO_TIMELINE, Section, check_view_name, html_page, json_text, write_drawn
 
-__all__ = ["run"]
-
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _GRAPE_SAYS = ("Grape: ", "UsageError: %%grape", "%%grape: ")
 

@@ -12,8 +12,6 @@ from ..widgets import script, style
 from .files import parse_json, read_text
 from .written.page import Section, html_page
 
-__all__ = ["view"]
-
 _PAGES = ('id="grape-view"', "<title>Grape: ")
 
 

@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from importlib import metadata
 
-__all__ = ["Check", "dotted", "first_line", "installed", "numbers"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from .check import Check, dotted, first_line, installed
 
-__all__ = ["bindings", "conditional_nodes", "control_flow_costs", "devices", "driver", "nvml", "torch_cuda"]
-
 _CONDITIONAL_DRIVER = (12, 4)
 _ALL_DRIVER = (12, 8)
 _ON_CPU = "cells run and are advised on, graphs are rehearsed on the CPU, nothing gets faster"

@@ -14,8 +14,6 @@ from .check import Check
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["conditional_bodies", "profiler", "replay", "shared_executables"]
-
 
 def profiler() -> Iterator[Check]:
     """Profile one operator."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from .check import Check, dotted, first_line, installed, numbers
 
-__all__ = ["TORCH_NEEDS", "notebook", "python", "streams", "torch", "torch_imports", "transformers"]
-
 _PYTHON = ((3, 11), (3, 13))
 _TORCH = ((2, 11), (2, 13))
 TORCH_NEEDS = f"pip install 'torch>={dotted(_TORCH[0])},<{_TORCH[1][0]}.{_TORCH[1][1] + 1}'"

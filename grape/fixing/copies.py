@@ -1,17 +1,37 @@
-"""A namespace to run code in that shares nothing with the person's own: what the code uses, copied."""
+"""A namespace to run code in that shares nothing with the person's own: what the code uses, copied; random states that
+stay as they are.
+"""
 
 from __future__ import annotations
 
 import ast
 import copy
 import inspect
+import random
+import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 
 from ..runtime.dispatch.trampoline import typed_code
 from .safety import Unsafe, names_bound, names_used
+
+
+@contextmanager
+def randomness_kept() -> Iterator[None]:
+    """The random states of torch, Python and NumPy are the same behind the block."""
+    numpy = sys.modules["numpy"].random if "numpy" in sys.modules else None
+    python, arrays = random.getstate(), numpy.get_state() if numpy is not None else None
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.set_state(arrays)
 
 
 def copied(trees: Sequence[ast.AST], namespace: Mapping[str, object], most_bytes: int) -> dict[str, object]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import random
-import sys
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ import torch
 from ..rewrite import Declined
 from ..rewrite.source import mask
 from ..runtime.replaying.node_numbers import unnumbered
-from .copies import copied
+from .copies import copied, randomness_kept
 from .safety import Unsafe, check_source
 
 MOST_BYTES = 256 << 20
@@ -213,18 +211,5 @@ def _same_tensor(one: torch.Tensor, other: torch.Tensor, close: _Close) -> bool:
 @contextlib.contextmanager
 def _left_as_it_was() -> Iterator[None]:
     """The random states of Python, NumPy and torch, and the grad mode."""
-    python, cpu = random.getstate(), torch.get_rng_state()
-    numpy = sys.modules.get("numpy")
-    arrays = numpy.random.get_state() if numpy is not None else None
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
-    grad = torch.is_grad_enabled()
-    try:
+    with randomness_kept(), torch.set_grad_enabled(torch.is_grad_enabled()):
         yield
-    finally:
-        torch.set_grad_enabled(grad)
-        random.setstate(python)
-        torch.set_rng_state(cpu)
-        if numpy is not None:
-            numpy.random.set_state(arrays)
-        if cuda is not None:
-            torch.cuda.set_rng_state_all(cuda)

@@ -33,17 +33,6 @@ if TYPE_CHECKING:
     from ..rewrite.starts import Starts
     from ..sessions import CellKey, Mode, OpenSession
 
-__all__ = [
-    "EMPTY",
-    "GrapeCell",
-    "begin_plain_cell",
-    "end_interrupt",
-    "end_plain_cell",
-    "hold_off_interrupts",
-    "let_interrupt_come",
-    "release_abandoned",
-]
-
 EMPTY = "%%grape: nothing to run; put the code below the %%grape line"
 
 

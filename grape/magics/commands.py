@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from ..render import Report
 
-__all__ = ["COMMANDS", "NUMBERS", "run_command"]
-
 _NOT_PROFILED = "no call of the last cell was profiled"
 _NOTHING_YET = "nothing has run under %%grape yet"
 

@@ -11,8 +11,6 @@ from ..options import ENGINES, OPTIONS
 from .commands import COMMANDS, NUMBERS
 from .source import find_magic
 
-__all__ = ["complete_line", "grape_matcher"]
-
 
 def complete_line(line: str, *, starts_cell: bool) -> list[str]:
     """Words that may stand where `line` (up to the cursor) ends; empty where nothing of Grape does.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from ..render import Report
 
-__all__ = ["CellDisplay", "say", "show_page"]
-
 SECONDS_BETWEEN_UPDATES = 0.1
 SECONDS_BEFORE_PROGRESS = 1.0
 """Nobody reads what a shorter cell is at, and an output that was shown once cannot be taken back, only emptied."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from ..options import OPTIONS
 
-__all__ = ["Command", "cell_help", "line_help"]
-
 _CELL_HEAD = """\
 %%grape [options] on the first line of a cell: run the cell once, as without it, and report.
 

@@ -28,8 +28,6 @@ from .source import code_behind
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["load", "unload"]
-
 _LOADED: WeakKeyDictionary[object, ExitStack] = WeakKeyDictionary()
 
 

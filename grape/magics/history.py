@@ -23,8 +23,6 @@ from ..render.units import duration, one_line, plural
 if TYPE_CHECKING:
     from ..render import Report
 
-__all__ = ["History", "Run", "history"]
-
 MOST_RUNS = 100
 _ALIKE = 0.7
 """Cells without a name of the front end's are the same one where so much of their source is. Two loops that have

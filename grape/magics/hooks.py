@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from types import CodeType, FrameType
+from traceback import walk_stack
+from types import CodeType
 from typing import TYPE_CHECKING
 
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
@@ -36,17 +37,10 @@ from .source import comment_out, find_magic, lone_line, wants_help
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["CellHooks", "inside_running_cell"]
-
 
 def inside_running_cell() -> bool:
     """True where a cell's code is on this thread's stack: then what IPython is asked to run or transform is nested."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is InteractiveShell.run_code.__code__:
-            return True
-        frame = frame.f_back
-    return False
+    return any(frame.f_code is InteractiveShell.run_code.__code__ for frame, _ in walk_stack(sys._getframe(1)))
 
 
 class CellHooks:

@@ -17,8 +17,6 @@ from ..failures import log_failure
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["Stopwatch", "outline_loops_of"]
-
 
 class Stopwatch:
     """Adds up what its blocks take: Grape's own time before a cell's first statement. Blocks do not nest."""

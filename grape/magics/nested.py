@@ -25,8 +25,6 @@ from .source import comment_out, wants_help
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["run_line", "run_nested"]
-
 
 def run_nested(shell: InteractiveShell, outer: GrapeCell | None, line: str, body: str) -> object:
     """Run `body` and return the value of its last expression, or None. Raises what the body raises."""

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..widgets.report import ReportWidget
 
-__all__ = ["OPEN", "close_views", "place"]
-
 OPEN: dict[str, ReportWidget] = {}
 """The widget of each cell, by the cell's id (or by the widget's own where the front end names no cell)."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["replace_method"]
-
 
 def replace_method(owner: object, name: str, function: Callable[..., object]) -> Callable[[], None]:
     """Set `function` as attribute `name` of the object `owner`; the call returned puts back what was there.

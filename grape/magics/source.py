@@ -16,18 +16,6 @@ from IPython.core.inputtransformer2 import cell_magic, leading_indent
 
 from ..errors import UsageError
 
-__all__ = [
-    "MagicLine",
-    "broken_code",
-    "call_in",
-    "code_behind",
-    "comment_out",
-    "evaluated",
-    "find_magic",
-    "lone_line",
-    "wants_help",
-]
-
 _MAGIC = re.compile(r"(?P<indent>[ \t]*)%%grape(?:[ \t]+(?P<options>.*))?$", re.DOTALL)
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..render import Report
     from ..widgets.report import Actions, ReportWidget
 
-__all__ = ["page_of", "show_view"]
-
 EVENTS_AT_ONCE = 500
 """Views of more events are completed after the cell: laying out a thousand takes 8 ms."""
 

@@ -13,7 +13,7 @@ from .times.cell_time import LEAST_MS, SIGNIFICANT, CallsAccount, CellTime, OwnT
 from .times.lines import LineTime, LineTimes
 from .times.loading import LoaderWait
 from .times.machine import MachineCosts
-from .times.measured import Measured, quartiles
+from .times.measured import Measured
 from .times.ranks import Late, RanksEvidence, RankTimes
 from .times.spent import Kind, Part, Spent
 from .times.timeline import DEVICE_WORK, Category, Event, Lane, MemoryCurve, Timeline
@@ -73,5 +73,4 @@ __all__ = [
     "TensorView",
     "Timeline",
     "Trace",
-    "quartiles",
 ]

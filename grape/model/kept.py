@@ -11,13 +11,13 @@ _Found = TypeVar("_Found")
 
 
 class Kept(Generic[_One, _Found]):
-    """`of(one)` is `find(one)`, found once for each object that lives. Objects are told apart by identity."""
+    """A decorator: the function is called once for each object that lives. Objects are told apart by identity."""
 
     def __init__(self, find: Callable[[_One], _Found]) -> None:
         self._find = find
         self._known: dict[int, tuple[weakref.ref[_One], _Found]] = {}
 
-    def of(self, one: _One) -> _Found:
+    def __call__(self, one: _One) -> _Found:
         number = id(one)
         known = self._known.get(number)
         if known is None or known[0]() is not one:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from .trace import OpRecord, Trace
 
-__all__ = ["OverlapPlan", "Overlapped", "expected_gain", "longest_chain", "plan_overlap"]
-
 MOST_LANES = 8
 """Each takes a workspace of cuBLAS, 32 MiB on Hopper."""
 WORTH = 1.15

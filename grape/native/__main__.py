@@ -1,7 +1,5 @@
 """Builds the extension, or says in one line why there is none."""
 
-from __future__ import annotations
-
 import sys
 
 from . import Unavailable, load

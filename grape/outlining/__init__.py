@@ -1,7 +1,5 @@
 """Loops of a cell whose bodies become regions: compiled code with objects for its loops and runs, and their regions."""
 
-from __future__ import annotations
-
 from .code import on_code
 from .outliner import Outliner
 

@@ -10,7 +10,7 @@ import linecache
 import types
 from collections.abc import Iterator
 
-from ..quiet import without_warnings
+from ..quiet import syntax_tree
 from ..rewrite.outlining import Outlined, outline_function
 from .code import compile_quietly
 from .loop import Loop
@@ -58,10 +58,10 @@ def _compiled_units(text: str, code: types.CodeType) -> Iterator[ast.Module]:
     lines = text.splitlines(keepends=True)
     for first, last in _statements(text):
         if first <= code.co_firstlineno <= last:
-            module = _parsed("\n" * (first - 1) + "".join(lines[first - 1 : last]))
+            module = syntax_tree("\n" * (first - 1) + "".join(lines[first - 1 : last]))
             if module is not None:
                 yield module
-    module = _parsed(text)
+    module = syntax_tree(text)
     if module is not None:
         yield module
 
@@ -69,18 +69,10 @@ def _compiled_units(text: str, code: types.CodeType) -> Iterator[ast.Module]:
 @functools.lru_cache(maxsize=64)
 def _statements(text: str) -> tuple[tuple[int, int], ...]:
     """First and last line of each definition at the top of a file or cell."""
-    module = _parsed(text)
+    module = syntax_tree(text)
     kinds = (ast.FunctionDef, ast.ClassDef)
     found = [node for node in module.body if isinstance(node, kinds)] if module is not None else []
     return tuple([(_first_line(node), node.end_lineno or node.lineno) for node in found])
-
-
-def _parsed(text: str) -> ast.Module | None:
-    try:
-        with without_warnings():
-            return ast.parse(text)
-    except (SyntaxError, ValueError):
-        return None
 
 
 def loops_in(code: types.CodeType) -> Iterator[Loop]:

@@ -1,30 +1,26 @@
 """Profiles host, device and memory: torch.profiler to timelines, memory curves, times of calls."""
 
-from .calibration import CudaBench, calibrate, machine_costs
+from .calibration import machine_costs
 from .forks import spare_children
 from .line_events import LineEvents
 from .line_memory import LineMemory, allocated_by
 from .loaders import LoaderWatch
 from .memory import MemorySampler
-from .positions import PositionOf, trace_positions
 from .replays import place_nodes
 from .timeline import TimelineRecorder
-from .timing import CudaCallTimer, HostCallTimer
+from .timing import CallTimer, CudaCallTimer, HostCallTimer
 
 __all__ = [
-    "CudaBench",
+    "CallTimer",
     "CudaCallTimer",
     "HostCallTimer",
     "LineEvents",
     "LineMemory",
     "LoaderWatch",
     "MemorySampler",
-    "PositionOf",
     "TimelineRecorder",
     "allocated_by",
-    "calibrate",
     "machine_costs",
     "place_nodes",
     "spare_children",
-    "trace_positions",
 ]

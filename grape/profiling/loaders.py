@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.data import RandomSampler, SequentialSampler, TensorDataset, default_collate
@@ -26,6 +26,7 @@ from ..failures import surviving
 from ..model import LoaderWait, Position
 from ..model.location import line_of
 from ..tracing import PositionFinder, below_dispatch, contents_of, is_watched
+from .timing import CallTimer
 
 _ITERATOR: Any = _BaseDataLoaderIter
 _TIMED = 64
@@ -34,14 +35,6 @@ _THEN, _MOST = 16, 256
 _LOOKING = "it timed a loader"
 _LOOKS = 3
 """Batches of a line around which random states are compared."""
-
-
-class _Timer(Protocol):
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def elapsed_ms(self) -> float: ...
 
 
 @dataclass(slots=True)
@@ -53,7 +46,7 @@ class _Line:
     batches: int = 0
     host_ns: int = 0
     timed_ns: int = 0
-    timers: list[_Timer] = field(default_factory=list)
+    timers: list[CallTimer] = field(default_factory=list)
     looks: int = 0
     draws: bool | None = None
     on_cpu: bool = True
@@ -73,7 +66,9 @@ class LoaderWatch:
     the loader's time. `timer` makes a timer of the device.
     """
 
-    def __init__(self, timer: Callable[[], _Timer], positions: PositionFinder, observed_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, timer: Callable[[], CallTimer], positions: PositionFinder, observed_ns: Callable[[], int]
+    ) -> None:
         self._timer = timer
         self._positions = positions
         self._observed_ns = observed_ns
@@ -118,7 +113,7 @@ class LoaderWatch:
 
     def _take(self, original: Callable[[object], object], iterator: object) -> object:
         line: _Line | None = None
-        timer: _Timer | None = None
+        timer: CallTimer | None = None
         states: tuple[object, ...] | None = None
         with surviving(_LOOKING):  # an iterator of somebody's own may lack what torch's have
             line = self._line_of(iterator)
@@ -135,7 +130,7 @@ class LoaderWatch:
         return batch
 
     def _note(
-        self, line: _Line, batch: object, took_ns: int, timer: _Timer | None, states: tuple[object, ...] | None
+        self, line: _Line, batch: object, took_ns: int, timer: CallTimer | None, states: tuple[object, ...] | None
     ) -> None:
         if timer is not None:
             timer.stop()
@@ -164,7 +159,7 @@ class LoaderWatch:
             line = self._lines[set_up] = _Line(user, inner)
         return line
 
-    def _timer_for(self, line: _Line) -> _Timer | None:
+    def _timer_for(self, line: _Line) -> CallTimer | None:
         """A timer for this batch, where it is one of those that are timed and an event has a time here."""
         number = len(line.timers)
         if number >= _MOST or (number >= _TIMED and line.batches % _THEN):

@@ -58,10 +58,6 @@ class TimelineRecorder:
         self.last_ms: float | None = None
         """Milliseconds of the last call."""
 
-    @property
-    def recording(self) -> bool:
-        return self._profile is not None
-
     def follow(self, trace: Trace) -> None:
         """Take lines from an operator trace of the same code; for what is converted from now on."""
         self.position_of = trace_positions(trace)

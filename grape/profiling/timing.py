@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Protocol
 
 import torch
 
 from .forks import spare_children
+
+
+class CallTimer(Protocol):
+    """The time of one call on the device, without making the host wait while the cell runs."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def elapsed_ms(self) -> float:
+        """Milliseconds between start and stop. May synchronize; call it after the cell."""
 
 
 class HostCallTimer:

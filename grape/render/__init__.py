@@ -2,6 +2,5 @@
 
 from .memory_rows import graph_stores
 from .report import Report, build_report
-from .verdict.verdict import build_verdict
 
-__all__ = ["Report", "build_report", "build_verdict", "graph_stores"]
+__all__ = ["Report", "build_report", "graph_stores"]

@@ -10,8 +10,6 @@ from typing import Any
 from ..errors import UsageError
 from .units import duration, one_line, pair, plural, ratio, waited_pair
 
-__all__ = ["Change", "compare_reports", "comparison_text", "reports_of"]
-
 Json = Mapping[str, Any]
 
 _ONE_RUN_VARIES = 0.1

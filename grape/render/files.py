@@ -10,8 +10,6 @@ from pathlib import Path
 from ..errors import UsageError
 from .units import one_line
 
-__all__ = ["check_writable", "write_bytes", "write_text"]
-
 
 def check_writable(file: str, what: str = "") -> None:
     """Find out before a long run that a file cannot be written, without touching it. Raises `UsageError`.

@@ -9,8 +9,6 @@ from typing import NotRequired, TypedDict
 
 from ..model import Outcome, Severity
 
-__all__ = ["CellJson", "FindingJson", "FixJson", "RegionJson", "ReportJson"]
-
 
 class FixJson(TypedDict):
     id: int

@@ -9,8 +9,6 @@ from typing import Any
 
 from ..model import ReportData
 
-__all__ = ["plain", "render_json"]
-
 
 def render_json(report: ReportData) -> str:
     """`report.to_dict()` as JSON. Numbers that JSON has no word for become null, other objects their text."""

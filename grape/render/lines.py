@@ -10,17 +10,6 @@ from .summary import shown_findings
 from .units import clean, duration, nbytes, percent
 from .verdict.verdict import gpu_measured
 
-__all__ = [
-    "SHOWN_LINES",
-    "CellLines",
-    "Line",
-    "cell_lines",
-    "gpu_ms_by_line",
-    "lines_title",
-    "shown_lines",
-    "warm_lines",
-]
-
 SHOWN_LINES = 10
 """Of the cell, where its report is folded: those with findings and those that took most."""
 _WARM = 0.01

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from ..model import (
-    GraphMemory,
-    ReportData,
-)
+from ..model import GraphMemory, ReportData
 from .summary import Bar
 from .units import count, nbytes, plural
 from .verdict.verdict import ran_torch
-
-__all__ = ["graph_stores", "memory_bars", "memory_title"]
 
 
 def memory_title(report: ReportData) -> str:

@@ -10,8 +10,6 @@ from types import ModuleType
 
 from ..quiet import same_random_stream
 
-__all__ = ["own_rich"]
-
 _DRAWS = "rich.style"
 """The module that draws from Python's own generator when it is imported."""
 _LOCK = threading.RLock()

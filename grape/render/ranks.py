@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..model import RanksEvidence, RankTimes, ReportData
 from .units import count, duration, percent, plural, waited
 
-__all__ = ["IN_RANK_0", "RANK_HEADER", "is_of_another_rank", "rank_line", "rank_notes", "rank_rows"]
-
 IN_RANK_0 = "the report of rank 0 has the ranks beside each other"
 RANK_HEADER = ("rank", "took", "in groups", "collectives", "waited for others")
 _MISSING_SHOWN = 8

@@ -11,8 +11,6 @@ from ..model import FEWEST_SAMPLES, CellEvidence, Finding, RegionEvidence, Regio
 from .timeline.timelines import named_timelines
 from .verdict.verdict import build_verdict, gpu_measured
 
-__all__ = ["Report", "build_report"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report(ReportData):

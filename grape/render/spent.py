@@ -11,8 +11,6 @@ from ..model.times.timeline import covered_ns
 from .units import percent, waited, waited_pair
 from .verdict.verdict import gpu_measured
 
-__all__ = ["KINDS", "data_ms", "in_words", "legend", "shares_of", "spent"]
-
 KINDS: dict[Kind, str] = {
     "python": "Python, GPU idle",
     "gpu": "GPU busy",

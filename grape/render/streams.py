@@ -9,8 +9,6 @@ from ..model.stream import READ
 from .summary import place
 from .units import count, duration, nbytes, one_line, percent, plural
 
-__all__ = ["stream_lines"]
-
 _REASONS_SHOWN = 5
 _LINES_SHOWN = 5
 _READS = ("item", "tolist", "cpu", "numpy", "float", "int", "bool", "nonzero", "masked_select", "unique", "print")

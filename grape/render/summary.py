@@ -8,13 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ..model import (
-    Finding,
-    Measured,
-    RegionReport,
-    ReportData,
-    Timeline,
-)
+from ..model import Finding, Measured, RegionReport, ReportData, Timeline
 from ..model.kept import Kept
 from .spent import spent
 from .units import clean, count, duration, one_line, percent, plural, ratio
@@ -23,31 +17,6 @@ from .verdict.verdict import gpu_measured
 
 if TYPE_CHECKING:
     from ..model.times.timeline import Spans
-
-__all__ = [
-    "Bar",
-    "Row",
-    "Strip",
-    "busy_buckets",
-    "cell_bars",
-    "cell_title",
-    "cost",
-    "headline",
-    "level",
-    "place",
-    "plain_basis",
-    "region_bars",
-    "rows",
-    "runs_of",
-    "share_of",
-    "shared_file",
-    "shown_findings",
-    "source_at",
-    "strips",
-    "time_bars",
-    "time_title",
-    "timeline_strips",
-]
 
 _MOST_FINDINGS = 3
 _WORTH_SHOWING = 0.01
@@ -252,7 +221,7 @@ _KEPT_BUCKETS = Kept[Timeline, dict[tuple[int, int], tuple[float, ...]]](lambda 
 
 
 def _buckets_of(timeline: Timeline, window_ns: int, buckets: int) -> tuple[float, ...]:
-    known = _KEPT_BUCKETS.of(timeline)
+    known = _KEPT_BUCKETS(timeline)
     if (window_ns, buckets) not in known:
         known[window_ns, buckets] = busy_buckets(timeline.busy_spans(), window_ns, buckets)
     return known[window_ns, buckets]

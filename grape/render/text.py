@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-__all__ = ["render_text"]
-
 _STYLES = {"replayed": "green", "checked": "cyan", "observed": "cyan", "refused": "yellow"}
 _SEVERITY = {"blocker": "bold red", "costly": "yellow", "hint": "cyan"}
 _TONE = {"before": "bright_black", "after": "magenta", "memory": "blue"}

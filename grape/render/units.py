@@ -5,24 +5,6 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = [
-    "changed_lines",
-    "clean",
-    "code_spans",
-    "count",
-    "duration",
-    "nbytes",
-    "one_line",
-    "pair",
-    "percent",
-    "plural",
-    "ratio",
-    "shown_diff",
-    "three",
-    "waited",
-    "waited_pair",
-]
-
 _TIME_UNITS = (("s", 1e-3, 1e3), ("ms", 1.0, 0.1), ("us", 1e3, 1e-4), ("ns", 1e6, 0.0))
 """(unit, units per millisecond, smallest milliseconds shown in it)."""
 

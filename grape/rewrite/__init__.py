@@ -3,8 +3,6 @@
 What needs LibCST (`registry`, `at_once`) is imported where it is used: the report of a cell needs none of it.
 """
 
-from __future__ import annotations
-
 from .result import Declined, Rewritten
 from .source import digest, names_bound, names_in_functions, split_magic, unified_diff
 

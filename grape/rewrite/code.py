@@ -215,12 +215,7 @@ def under(context: str) -> Callable[[_Line], list[cst.BaseStatement]]:
     return edit
 
 
-def importing_torch(code: Code, text: str) -> str:
-    """`text`, a rewrite of `code`, with ``import torch`` at its top where `code` did not have the name."""
-    return importing(code, text, "torch")
-
-
-def importing(code: Code, text: str, name: str) -> str:
+def importing(code: Code, text: str, name: str = "torch") -> str:
     """`text`, a rewrite of `code`, with ``import name`` at its top where `code` did not have the name."""
     if name in code.all_names():
         return text

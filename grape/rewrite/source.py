@@ -17,7 +17,7 @@ import tokenize
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..quiet import without_warnings
+from ..quiet import syntax_tree, without_warnings
 from .outlining import names_of
 from .result import Declined
 
@@ -74,7 +74,8 @@ def mask(source: str) -> Masked | Declined:
     while index < len(lines):
         line = lines[index]
         stand_in = _stand_in(line, len(hidden))
-        if stand_in is None or _is_python_line(line) or not _begins_statement(lines[:index]):
+        # A comment that ends with a question mark, a string: what Python takes as it is stays as it is.
+        if stand_in is None or syntax_tree(line.strip()) is not None or not _begins_statement(lines[:index]):
             index += 1
             continue
         if line.rstrip().endswith("\\"):
@@ -113,16 +114,6 @@ def _stand_in(line: str, number: int) -> str | None:
     if _ESCAPED.match(line) is None:
         return None
     return line[: len(line) - len(line.lstrip())] + _CALL.format(number)
-
-
-def _is_python_line(line: str) -> bool:
-    """A comment that ends with a question mark, a string: what Python takes as it is stays as it is."""
-    try:
-        with without_warnings():
-            ast.parse(line.strip())
-    except (SyntaxError, ValueError):
-        return False
-    return True
 
 
 def _begins_statement(above: list[str]) -> bool:

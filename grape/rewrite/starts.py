@@ -11,9 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Literal
 
-from ..quiet import without_warnings
-
-__all__ = ["Starts", "may_be_a_rank", "starts_processes"]
+from ..quiet import syntax_tree
 
 Starts = Literal["fork", "spawn"]
 """Children that are forked off need a parent that has used no device; those that are spawned are new."""
@@ -50,11 +48,8 @@ def starts_processes(source: str, namespace: Mapping[str, object]) -> Starts | N
 @functools.lru_cache(maxsize=16)
 def _calls(source: str) -> tuple[list[ast.Call], dict[str, str]]:
     """The calls in `source`, and the names that it imports from modules, with what they stand for."""
-    try:
-        with without_warnings():
-            nodes = list(ast.walk(ast.parse(_OF_THE_SHELL.sub(r"\1pass", source))))
-    except (SyntaxError, ValueError):
-        return [], {}
+    tree = syntax_tree(_OF_THE_SHELL.sub(r"\1pass", source))
+    nodes = list(ast.walk(tree)) if tree is not None else []
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
     given = {name.asname or name.name: f"{node.module}.{name.name}" for node in imports for name in node.names}
     return [node for node in nodes if isinstance(node, ast.Call)], given

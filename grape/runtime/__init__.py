@@ -9,8 +9,8 @@ from .dispatch.intercept import Interceptor
 from .dispatch.interrupts import held, hold_off, hold_off_again, let_through
 from .dispatch.trampoline import prune_traceback, typed_code
 from .graphed import GraphedFunction, graph, make_backend
-from .regions.context import CellName
-from .regions.region import Region, RegionContext
+from .regions.context import CellName, RegionContext
+from .regions.region import Region
 from .regions.replays import Replays
 
 __all__ = [

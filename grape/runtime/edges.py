@@ -14,8 +14,6 @@ import torch
 
 from ..errors import UsageError
 
-__all__ = ["bucket", "pad_edges"]
-
 Edges = TypeVar("Edges", torch.Tensor, tuple[torch.Tensor, ...])
 
 _STEPS = 8

@@ -28,9 +28,8 @@ from .dispatch.intercept import apart, observed_here
 from .dispatch.interrupts import held, hold_off, let_through
 from .dispatch.trampoline import prune_traceback
 from .guarding.environment import is_transformed
-from .regions.region import Region, RegionContext
-
-__all__ = ["GraphedFunction", "graph", "make_backend"]
+from .regions.context import RegionContext
+from .regions.region import Region
 
 
 def make_backend(device: torch.device | None = None) -> Backend:

@@ -25,8 +25,6 @@ from torch.utils.data import (
 from ..errors import UsageError
 from ..profiling import spare_children
 
-__all__ = ["Prefetch", "prefetch"]
-
 SIDE_STREAM = True
 """True where copies have a stream of their own; else they are issued on the loop's, in time."""
 

@@ -7,27 +7,24 @@ the name of a function below: importing it would put the module in the function'
 from .block import session
 from .cell import Session
 from .choice import plan, session_for
-from .engine import Engine, OpenSession
+from .engine import OpenSession
 from .launched import LaunchedSession
 from .loops import outlined_code
 from .past.history import CellKey, Mode
 from .past.remembering import recall, remember
 from .process import close_engine, engine, last_report, preload, release_abandoned
 from .running import Cell
-from .streamed.cell import StreamedSession
 from .streamed.function import StreamedFunction, stream
 from .streamed.plain import begin_plain_cell, end_plain_cell
 
 __all__ = [
     "Cell",
     "CellKey",
-    "Engine",
     "LaunchedSession",
     "Mode",
     "OpenSession",
     "Session",
     "StreamedFunction",
-    "StreamedSession",
     "begin_plain_cell",
     "close_engine",
     "end_plain_cell",

@@ -17,8 +17,6 @@ from .choice import session_for
 from .running import Cell
 from .streamed.cell import StreamedSession
 
-__all__ = ["session"]
-
 
 @contextmanager
 def session(options: Options | None = None, **settings: Any) -> Iterator[Session | StreamedSession]:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ..runtime import Allowance
     from ..runtime.accounts.attention import Purpose
 
-__all__ = ["Session"]
-
 FIRST_SHARE, FIRST_MS = 0.15, 60.0
 """Of a first run, so much may go to looking on: a share of its time, and milliseconds beside it."""
 SECOND_SHARE, SECOND_MS = 0.2, 300.0
@@ -88,18 +86,12 @@ class Session(SeenCell):
         from ..runtime import CellName, enforce_budget
         from ..tracing import Recorder, process_group
 
-        cell, names = self.cell, self._file_names
         if shared.inside or engine_named(self.options.engine) == "regions":
             shared.release(CELLS)
         if shared.inside:
             shared.close()
-
-        def name_of(filename: str) -> str:
-            if filename == cell.filename:
-                return cell.name
-            return names(filename) if names else filename
-
-        owner.names = name_of
+        cell = self.cell
+        owner.names = cell.names(self._file_names)
         context = owner.context
         context.beside_group = process_group()
         self._past = owner.history.of(cell.key, self.options.applied)

@@ -12,8 +12,6 @@ from .running import Cell
 from .streamed.cell import StreamedSession
 from .streamed.lead import leads, may_be_looked_at
 
-__all__ = ["plan", "session_for"]
-
 
 def plan(source: str, namespace: Mapping[str, object], options: Options) -> tuple[Mode, CellKey | None]:
     """How much attention a cell gets that begins now, and under which key its history is kept."""

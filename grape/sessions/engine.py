@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 CELLS = "cells"
 """Who holds the process's stream for cells that run later."""
 
-__all__ = ["CELLS", "Engine", "OpenSession"]
-
 
 class OpenSession(Protocol):
     """A cell that runs under Grape."""

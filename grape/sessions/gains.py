@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from ..model import Measured, RegionEvidence
+from ..model import RegionEvidence, RegionReport
 from ..render.units import duration
-
-__all__ = ["TakenFixes", "gains", "time_per_call"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,23 +24,7 @@ class TakenFixes:
     predicted_ms: float | None
 
 
-class Timed(Protocol):
-    """A region, as evidence or in a report."""
-
-    @property
-    def calls(self) -> int: ...
-
-    @property
-    def replays(self) -> int: ...
-
-    @property
-    def before_ms(self) -> Measured | None: ...
-
-    @property
-    def after_ms(self) -> Measured | None: ...
-
-
-def time_per_call(region: Timed) -> float | None:
+def time_per_call(region: RegionEvidence | RegionReport) -> float | None:
     """Median milliseconds of a call as most of them ran: of replays, or of eager calls. None where none was timed."""
     measured = region.after_ms if 2 * region.replays > region.calls else region.before_ms
     return measured.median_ms if measured is not None else None

@@ -11,8 +11,6 @@ from .running import Cell
 if TYPE_CHECKING:
     from ..fixing.later import FixesLater
 
-__all__ = ["fixes_of"]
-
 
 def fixes_of(
     owner: Engine,

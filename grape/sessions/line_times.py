@@ -9,8 +9,6 @@ from ..model import LineTimes
 from ..outlining import on_code
 from ..profiling import LineEvents, LineMemory
 
-__all__ = ["CellLines"]
-
 
 class CellLines:
     """Times the lines of one cell that is watched, by events, of which `memory` is told. Where this Python has none, no

@@ -7,8 +7,6 @@ from types import CodeType
 
 from .process import engine
 
-__all__ = ["outlined_code"]
-
 
 def outlined_code(
     tree: ast.Module | ast.Interactive, filename: str, mode: str, flags: int, namespace: dict[str, object]

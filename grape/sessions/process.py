@@ -12,18 +12,6 @@ from ..model import CellEvidence
 from ..render import Report, build_report
 from .engine import Engine
 
-__all__ = [
-    "close_engine",
-    "engine",
-    "engine_and_ms",
-    "engine_there_is",
-    "keep_report",
-    "last_report",
-    "leave_to_child",
-    "preload",
-    "release_abandoned",
-]
-
 _engine: Engine | None = None
 _report: Report | None = None
 """Of a cell that ran while there was no engine."""

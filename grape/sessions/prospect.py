@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ..runtime.accounts.settling import Replayed
     from ..runtime.regions.region import Region
 
-__all__ = ["STREAMS_SAVE", "Gain", "Prospect", "bar_over", "gain_of", "prospect"]
-
 MOST_WATCHED = 4
 """Runs of a cell in which a capture that did not pay yet is waited for."""
 STREAMS_SAVE = 0.4

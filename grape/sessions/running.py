@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,6 @@ from .past.history import CellKey, Mode
 
 if TYPE_CHECKING:
     from ..rewrite.at_once import RewrittenCell
-
-__all__ = ["IN_THE_NOTEBOOK", "NESTED", "Cell"]
 
 IN_THE_NOTEBOOK = "; %grape diff shows how, %grape undo takes it back"
 """The end of a note that speaks to somebody in the notebook."""
@@ -46,6 +45,16 @@ class Cell:
     def place(self) -> CellKey | tuple[str, int]:
         """What its runs are counted under."""
         return self.key or (self.source, self.line)
+
+    def names(self, others: Callable[[str], str] | None) -> Callable[[str], str]:
+        """Gives the name to show of a file that code is compiled from; `others` gives those of other files."""
+
+        def shown(filename: str) -> str:
+            if filename == self.filename:
+                return self.name
+            return others(filename) if others is not None else filename
+
+        return shown
 
     @property
     def rewritten_notes(self) -> tuple[str, ...]:

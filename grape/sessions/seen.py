@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ..runtime.regions.region import Region
     from ..tracing import Recorder
 
-__all__ = ["SeenCell"]
-
 
 class SeenCell:
     """Of one run. `Session` fills it while the cell runs."""

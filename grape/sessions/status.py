@@ -13,8 +13,6 @@ from ..streams import shared
 if TYPE_CHECKING:
     from ..runtime import Interceptor, Region, RegionContext
 
-__all__ = ["status_of"]
-
 
 def status_of(
     interceptor: Interceptor,

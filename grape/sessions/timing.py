@@ -12,8 +12,6 @@ from ..model import CallsAccount, CellTime, OwnTime, Served, StreamEvidence
 if TYPE_CHECKING:
     from ..runtime.accounts.attention import Attention, Purpose
 
-__all__ = ["AGREES", "CellClock", "CellRuns", "PlainRun", "estimate", "estimate_streamed"]
-
 NEARLY_PLAIN = 0.05
 """A run in which nothing was replayed and Grape took less than this share tells what the plain cell takes."""
 LEAST_LEFT = 0.001

@@ -1,18 +1,15 @@
 """Operator streams: operators that repeat are matched with what was recorded and issued by segments. Internal."""
 
-from __future__ import annotations
-
 from .arrivals import Arrivals
 from .counts import Evidence, Settings
 from .first_use import own_device, unused, when_used
-from .keeper import Building, Keeper, shared
+from .keeper import Building, shared
 from .session import Stream, open_stream
 
 __all__ = [
     "Arrivals",
     "Building",
     "Evidence",
-    "Keeper",
     "Settings",
     "Stream",
     "open_stream",

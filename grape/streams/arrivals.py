@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from ..model.times.ranks import Meeting
 from .places import Place
 
-__all__ = ["Arrivals", "read"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:

@@ -17,8 +17,6 @@ import torch
 from ..quiet import without_collections, without_warnings
 from .cuda_warmup import make_handle, warm_products
 
-__all__ = ["Captures", "watch"]
-
 CHUNK = 1 << 26
 """Bytes of a graph's memory that are asked for at once. A result that outlives its graph keeps as many."""
 LARGEST = CHUNK // 4

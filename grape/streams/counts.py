@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 from ..model.stream import Stop
 
-__all__ = ["FROM_THE_ENGINE", "Evidence", "Launches", "Settings", "with_compiled"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["make_handle", "warm_products"]
-
 _workspaces: dict[torch.device, torch.cuda.MemPool] = {}
 
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["in_the_way", "watch"]
-
 _NAMED = 3  # at most, in a reason
 _BY_NAME = (
     "tvm_ffi",  # takes pointers through `Tensor.__dlpack_c_exchange_api__`

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["own_device", "unused", "when_used"]
-
 
 def unused() -> bool:
     """True where there is a GPU, and this process has not used it."""

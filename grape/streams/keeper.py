@@ -17,8 +17,6 @@ from ..native import Unavailable
 from .counts import Evidence, Settings
 from .session import Stream, beside_extensions, open_stream
 
-__all__ = ["Building", "Keeper", "shared"]
-
 _IN_USE = "another thread is served by the stream"
 
 
@@ -90,7 +88,7 @@ class Keeper:
         if stream is not None and wanted != self._settings:
             self.close()
             stream = None
-        entered = self._open(wanted) if stream is None else stream.resume() or stream
+        entered = (self._not_built() or open_stream(wanted)) if stream is None else stream.resume() or stream
         if isinstance(entered, Stream):
             self.stream, self._settings = entered, wanted
             self._inside, self._thread = [user], here
@@ -204,9 +202,6 @@ class Keeper:
             self.stream = self._user = self._since = None
             self._inside = []
         return self.stream
-
-    def _open(self, settings: Settings) -> Stream | Unavailable:
-        return self._not_built() or open_stream(settings)
 
     def _not_built(self) -> Unavailable | None:
         """Begins to build where that is to be done; None once it is."""

@@ -7,8 +7,6 @@ from types import FrameType
 from ..model import Position
 from ..tracing import PositionFinder, remember_group
 
-__all__ = ["Place", "Places"]
-
 Place = tuple[Position | None, Position | None]
 """The innermost line of the person's own code, and the innermost of all outside Grape; None where there is none."""
 

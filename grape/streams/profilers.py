@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 import torch.autograd.profiler
 
-__all__ = ["watch"]
-
 _BEGINS = ("_prepare_profiler", "_enable_profiler")
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -46,7 +46,7 @@ class Stream:
         self._undo, self._graphs = ExitStack(), ExitStack()
         self._places = Places()
         self._compiled: CompiledGraphs | None = None
-        self._open = False
+        self.is_open = False
         self._paused = False
         self.stopped = ""
         """Why nothing is deferred any more, also where it is open: an extension was loaded. Empty until then."""
@@ -55,7 +55,7 @@ class Stream:
         """Begin; the names of what torch has and cannot be watched."""
         global _current
         _current = self
-        self._open = True
+        self.is_open = True
         if self._cuda is not None:
             captures = Captures(self._session, self._cuda)
             self._session.on_capture(captures.capture)
@@ -118,7 +118,7 @@ class Stream:
 
     def pause(self) -> None:
         """Issue what is pending and defer nothing until `resume`. What was recorded stays."""
-        if self._open and not self._paused:
+        if self.is_open and not self._paused:
             self._paused = True
             try:
                 self._session.pause()
@@ -127,7 +127,7 @@ class Stream:
 
     def resume(self) -> Unavailable | None:
         """Go on after a pause, in this thread and those that it starts; why not, if not."""
-        if not self._open:
+        if not self.is_open:
             return Unavailable("the stream is closed")
         self.stopped = self.stopped or extensions.in_the_way(self._extension)
         refused = Unavailable(self.stopped) if self.stopped else _in_the_way(self._extension)
@@ -141,9 +141,9 @@ class Stream:
     def close(self) -> None:
         """Issue what is pending and take everything back. May be called twice."""
         global _current
-        if not self._open:
+        if not self.is_open:
             return
-        self._open = False
+        self.is_open = False
         _current = None
         try:
             self._session.close()
@@ -158,11 +158,7 @@ class Stream:
         self._session.flush()
 
     def _defers(self) -> bool:
-        return self._open and not self._paused
-
-    @property
-    def is_open(self) -> bool:
-        return self._open
+        return self.is_open and not self._paused
 
     @property
     def is_left_behind(self) -> bool:
@@ -218,7 +214,7 @@ class Stream:
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _take_back(self) -> bool:
@@ -346,5 +342,5 @@ def _in_child() -> None:
     global _current
     if _current is not None:
         _current._session.in_forked_child()
-        _current._open = False  # what is in torch stays there, and passes everything through
+        _current.is_open = False  # what is in torch stays there, and passes everything through
         _current = None

@@ -7,9 +7,10 @@ import asyncio
 import multiprocessing.pool
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import thread as executors
 from contextlib import ExitStack
+from traceback import walk_stack
 from types import FrameType
 
 from ..tracing.positions import is_own_code
@@ -38,13 +39,8 @@ def _may_run_operators(thread: threading.Thread, frame: FrameType | None) -> boo
         return False
     if not thread.daemon or isinstance(thread, threading.Timer):
         return True
-    return any(is_own_code(file) or file == multiprocessing.pool.__file__ for file in _files(frame))
-
-
-def _files(frame: FrameType | None) -> Iterator[str]:
-    while frame is not None:
-        yield frame.f_code.co_filename
-        frame = frame.f_back
+    files = {one.f_code.co_filename for one, _ in walk_stack(frame)} if frame is not None else set()
+    return multiprocessing.pool.__file__ in files or any(map(is_own_code, files))
 
 
 def running() -> bool:

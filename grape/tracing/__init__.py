@@ -3,7 +3,7 @@
 from .blocks import OwnMode, blocks
 from .busy import busy, grape_works, is_profiled, is_watched, person_runs
 from .compiling import before_compiled
-from .escapes import COMPILED, HIGHER_ORDER, OTHERWISE, SPARSE, EscapeWatch, below_dispatch
+from .escapes import COMPILED, HIGHER_ORDER, OTHERWISE, SPARSE, below_dispatch
 from .groups import (
     BESIDE_GROUP,
     COLLECTIVES,
@@ -21,7 +21,6 @@ from .positions import PositionFinder, is_between, is_grape_code, is_own_code
 from .recorder import LIMIT, RecordedCall, Recorder, contents_of
 from .tracer import ANNOTATIONS, Tracer, record
 from .unseen import UnseenMode
-from .warned import warnings_of_the_caller
 
 __all__ = [
     "ANNOTATIONS",
@@ -33,7 +32,6 @@ __all__ = [
     "LIMIT",
     "OTHERWISE",
     "SPARSE",
-    "EscapeWatch",
     "Group",
     "Operator",
     "OwnMode",
@@ -64,7 +62,6 @@ __all__ = [
     "remember_group",
     "started_as_rank",
     "tensors_in",
-    "warnings_of_the_caller",
     "when_imported",
     "without_outer_casts",
 ]

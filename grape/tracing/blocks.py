@@ -23,8 +23,6 @@ from .compiling import before_compiled
 from .positions import is_grape_code
 from .warned import warnings_of_the_caller
 
-__all__ = ["OwnMode", "blocks", "drop_keys"]
-
 _GUARDS: list[Any] = [
     getattr(torch._C, name)
     for name in ("_InferenceMode", "_ForceDispatchKeyGuard", "_RestorePythonTLSSnapshot")

@@ -20,8 +20,6 @@ import torch
 from .imports import when_imported
 from .positions import is_grape_code
 
-__all__ = ["before_compiled", "keep_uncompiled"]
-
 _MODULE = "torch._dynamo.eval_frame"
 _ASKED = "_callback_from_stance"
 """Such a call asks it for the compiler, in front of everything else; None means that there is none."""

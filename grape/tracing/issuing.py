@@ -20,8 +20,6 @@ import torch
 from ..model.call import Args, Kwargs
 from .blocks import blocks
 
-__all__ = ["as_written", "issue", "without_outer_casts"]
-
 _Function: TypeAlias = Callable[..., object]
 """What a mode is given: an operator, or a higher-order operator."""
 _Key: Any = torch._C.DispatchKey

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 
@@ -33,22 +33,8 @@ _SEEDS = ("philox_seed", "philox_offset")
 """Seeds that PyTorch's attention leaves for its backward: on the CPU where it runs eagerly, on the device in a capture.
 """
 
-
-class Operator(Protocol):
-    """An operator, as dispatch modes are given it (`torch._ops.OpOverload`)."""
-
-    _schema: torch._C.FunctionSchema
-
-    @property
-    def namespace(self) -> str: ...
-
-    @property
-    def tags(self) -> Collection[torch.Tag]: ...
-
-    @property
-    def overloadpacket(self) -> object: ...
-
-    def __call__(self, *args: object, **kwargs: object) -> object: ...
+Operator: TypeAlias = torch._ops.OpOverload[..., object]
+"""As dispatch modes are given it."""
 
 
 @dataclass(frozen=True, slots=True)

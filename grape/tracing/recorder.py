@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,10 +98,12 @@ class Recorder:
         self._numbers: dict[int, int] = {}
         self._bases: list[int] = []
         self._references: list[StorageWeakRef] = []
-        self._born: set[int] = set()
+        self.born: set[int] = set()
+        """Storages that were made since the recording began."""
         self._seeds: dict[int, str] = {}
         """Storages of seeds, and the device that the trace gives them."""
-        self._ops: list[OpRecord] = []
+        self.ops: list[OpRecord] = []
+        """The records so far."""
         self._functions: list[object] = []
         self._reads: list[HostRead] = []
         self._needs_grad = self._second_order = False
@@ -115,17 +117,7 @@ class Recorder:
         self._arguments = tuple(range(len(self._references)))
 
     def __len__(self) -> int:
-        return len(self._ops)
-
-    @property
-    def ops(self) -> Sequence[OpRecord]:
-        """The records so far."""
-        return self._ops
-
-    @property
-    def born(self) -> Collection[int]:
-        """Storages that were made since the recording began."""
-        return self._born
+        return len(self.ops)
 
     def storage(self, number: int) -> int:
         """The identity of the storage with this number."""
@@ -221,7 +213,7 @@ class Recorder:
         born: tuple[int, ...] = ()
         if len(self._references) > known:
             born = tuple(sorted({view.storage for view in outputs if view.storage >= known}))
-            self._born.update(born)
+            self.born.update(born)
         written = self._written(facts, args, kwargs) if facts.writes or facts.statistics else ()
         if torch.is_grad_enabled() and not self._second_order:
             self._second_order = torch._C._current_graph_task_id() != -1
@@ -230,7 +222,7 @@ class Recorder:
             given = (*tensors_in(args), *tensors_in(tuple(kwargs.values())))
             self._needs_grad = any(tensor.requires_grad for tensor in given)
         record = OpRecord(
-            len(self._ops),
+            len(self.ops),
             facts.name,
             kind_of(facts, args, kwargs, inputs, outputs, born, written, self._here),
             frozen,
@@ -242,13 +234,13 @@ class Recorder:
             positions[1],
             host_ns,
         )
-        self._ops.append(record)
+        self.ops.append(record)
         self._functions.append(function)
         if facts.reads and function in HOST_READS:
             self.values[record.ordinal] = result
         if self.keep:
             self._keep(record, function, args, results)
-        if len(self._ops) >= self.limit:
+        if len(self.ops) >= self.limit:
             self.overflowed = True
         return record
 
@@ -295,10 +287,10 @@ class Recorder:
     def finish(self, wall_ns: int = 0) -> RecordedCall:
         """The trace of what was recorded. The recorder is not used after that."""
         met = range(len(self._arguments), len(self._references))
-        external = tuple(number for number in met if number not in self._born)
+        external = tuple(number for number in met if number not in self.born)
         return RecordedCall(
             trace=Trace(
-                ops=tuple(self._ops),
+                ops=tuple(self.ops),
                 host_reads=tuple(self._reads),
                 argument_storages=self._arguments,
                 external_storages=external,
@@ -309,7 +301,7 @@ class Recorder:
             ),
             functions=tuple(self._functions),
             storages=tuple(self._references),
-            born=frozenset(self._born),
+            born=frozenset(self.born),
             values=self.values,
             constants=self.constants,
             arrivals=self.arrivals,

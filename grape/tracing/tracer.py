@@ -217,7 +217,7 @@ class Tracer(OwnMode):
                 _include(False)
 
     def __torch_dispatch__(
-        self, func: Operator, types: object, args: Args = (), kwargs: Kwargs | None = None
+        self, func: Callable[..., object], types: object, args: Args = (), kwargs: Kwargs | None = None
     ) -> object:
         recorder = self.recorder
         self.own_ns += _PASSED_NS

@@ -5,6 +5,6 @@ memory format. They change the last bits or more, so Grape applies none; it meas
 """
 
 from .measure import what_if
-from .table import Tried, WhatIf
+from .table import WhatIf
 
-__all__ = ["Tried", "WhatIf", "what_if"]
+__all__ = ["WhatIf", "what_if"]

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from .subject import Subject
 
-__all__ = ["LEVERS", "Lever"]
-
 _CAN_BE_ALONE = "isolate_recompiles" in inspect.signature(torch.compile).parameters
 
 

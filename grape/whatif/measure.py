@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from ..fixing.copies import randomness_kept
 from ..model import Measured
 from ..quiet import without_warnings
 from ..render.units import one_line
 from .levers import LEVERS, Lever
 from .results import apart, same
-from .subject import Subject, copy_of, looks, randomness_kept, tensors_in
+from .subject import Subject, copy_of, looks, tensors_in
 from .table import Tried, WhatIf
-
-__all__ = ["what_if"]
 
 BATCHES = 7
 BATCH_S = 0.03

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["LOST", "apart", "same"]
-
 _SHAPES = "results of other shapes"
 _NOT_FINITE = "infinite or NaN elsewhere"
 LOST = (_SHAPES, _NOT_FINITE)

@@ -6,7 +6,6 @@ import copy
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +14,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import UsageError
 from ..render.units import one_line
-
-__all__ = ["Subject", "copy_of", "looks", "randomness_kept", "tensors_in"]
 
 _MOST = 10_000
 """Objects that are looked at in the arguments of a call."""
@@ -83,21 +80,6 @@ def copy_of(subject: Subject) -> Subject:
     except Exception as error:
         raise UsageError(f"an argument cannot be copied, so nothing can be tried: {one_line(str(error))}") from error
     return Subject(module=module, args=args, kwargs=kwargs, device=subject.device, trains=subject.trains)
-
-
-@contextmanager
-def randomness_kept() -> Iterator[None]:
-    """The random states of torch, Python and NumPy are the same behind the block."""
-    numpy = sys.modules["numpy"].random if "numpy" in sys.modules else None
-    python, arrays = random.getstate(), numpy.get_state() if numpy is not None else None
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        random.setstate(python)
-        if numpy is not None:
-            numpy.set_state(arrays)
 
 
 def looks(value: object) -> list[object]:

@@ -8,8 +8,6 @@ from ..model import Measured
 from ..render.units import duration
 from .results import LOST
 
-__all__ = ["Tried", "WhatIf"]
-
 LEAST = 1.03
 """Less is not worth other results."""
 

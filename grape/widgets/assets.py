@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["STYLE", "script", "style"]
-
 _STATIC = Path(__file__).parent / "static"
 _PARTS = ("data", "dom", "picture", "overview", "memory", "findings", "cell", "notebook", "history", "view", "mount")
 """Parts of one module, in the order of what they need. They do not import each other: a widget's module is a text, not

@@ -16,8 +16,6 @@ from ..errors import GrapeError
 from ..failures import log_failure, said
 from .assets import STYLE, script
 
-__all__ = ["Actions", "Answer", "ReportWidget"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:

@@ -146,7 +146,7 @@ THREADS = rows_of(
         "    for kind, name in _TASKS:",
         "    for kind, name in ():",
     ),
-    ("streams: threads of pools run no operators", " or file == multiprocessing.pool.__file__", ""),
+    ("streams: threads of pools run no operators", "multiprocessing.pool.__file__ in files or ", ""),
     ("streams: executors are always idle", "frame.f_code is _SERVES", "not thread.daemon"),
 )
 

@@ -24,7 +24,7 @@ from grape.runtime.backends.cuda.executables.executable import CudaExecutable
 from grape.runtime.backends.cuda.executables.instantiate import Instantiation
 from grape.runtime.backends.cuda.executables.nodes import KERNEL
 from grape.runtime.backends.cuda.executables.updatable import UpdatableCudaGraph
-from grape.runtime.compression import Limits
+from grape.runtime.compression.residency import Limits
 from tests.unit.plain_store import PlainStore
 
 WIDTH = 64

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 import grape
-from grape.profiling import CudaBench, calibrate, machine_costs
+from grape.profiling import machine_costs
+from grape.profiling.calibration import CudaBench, calibrate
 
 DEVICE = torch.device("cuda:0") if torch.cuda.is_available() else torch.device("cpu")
 

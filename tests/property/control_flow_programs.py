@@ -14,7 +14,8 @@ import torch
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.protocol import Backend, CaptureFailed
 from grape.runtime.backends.reference.backend import ReferenceBackend
-from grape.runtime.predication import NodeLowering, SelectLowering, survey
+from grape.runtime.predication import NodeLowering, survey
+from grape.runtime.predication.lowering.select import SelectLowering
 from grape.tracing import PositionFinder
 
 __all__ = ["INPUTS", "Cell", "Program", "SelectsOnly", "bits", "call", "replays"]

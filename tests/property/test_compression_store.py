@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grape.runtime.backends.reference.backend import ReferenceBackend
-from grape.runtime.compression import Limits
+from grape.runtime.compression.residency import Limits
 from tests.unit.held_launches import launches_held
 from tests.unit.plain_store import PlainStore
 

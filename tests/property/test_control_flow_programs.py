@@ -17,7 +17,7 @@ import torch
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.backends.reference.backend import ReferenceBackend
-from grape.runtime.predication import SelectLowering
+from grape.runtime.predication.lowering.select import SelectLowering
 from tests.property.control_flow_programs import INPUTS, Cell, Program, SelectsOnly, bits, call, replays
 
 PROGRAMS = 150

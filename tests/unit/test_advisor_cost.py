@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from grape.advisor import H200
 from grape.advisor.cost import (
     call_ms,
     capture_ms,
@@ -15,6 +14,7 @@ from grape.advisor.cost import (
     transfer_ms,
 )
 from grape.model import Event, Timeline
+from grape.model.times.machine import H200
 from tests.unit.trace_builder import ms, region, timeline
 
 TO_HOST, TO_DEVICE = "Memcpy DtoH (Device -> Pageable)", "Memcpy HtoD (Pageable -> Device)"

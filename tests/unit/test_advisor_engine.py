@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grape.advisor import H200, advise
+from grape.advisor import advise
 from grape.advisor.engine import _of_copies
 from grape.model import (
     CellEvidence,
@@ -20,6 +20,7 @@ from grape.model import (
     ScalarChange,
     Trace,
 )
+from grape.model.times.machine import H200
 from tests.unit.test_reasons import fields
 from tests.unit.trace_builder import LIBRARY, at, because, cell, item, ms, op, region, shapes, timeline, trace, view
 

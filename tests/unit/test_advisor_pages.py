@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from grape.advisor import RULES, explain
+from grape.advisor import explain
+from grape.advisor.rules import RULES
 from grape.errors import UsageError
 from grape.model import CODES
 

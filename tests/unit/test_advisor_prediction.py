@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from grape.advisor import H200, advise, predict
+from grape.advisor import advise, predict
 from grape.advisor.prediction import held_ms, predicted_replay_ms, saving_ms
 from grape.model import MachineCosts, RegionReport, ShapeCount
-from grape.profiling import calibrate
+from grape.model.times.machine import H200
+from grape.profiling.calibration import calibrate
 from grape.render import build_report
 from tests.unit.trace_builder import cell, item, ms, op, region, timeline, trace, view
 

@@ -22,7 +22,8 @@ from grape.runtime.alias.predictor import Predictor
 from grape.runtime.alias.rules import CALLABLES
 from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.buffers.slots import Slot, SlotStore
-from grape.runtime.regions.region import Region, RegionContext
+from grape.runtime.regions.context import RegionContext
+from grape.runtime.regions.region import Region
 from grape.tracing import PositionFinder, Tracer
 
 CPU = torch.device("cpu")

@@ -18,7 +18,8 @@ from grape.runtime.accounts.settling import settle_calls
 from grape.runtime.accounts.tally import Tally
 from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.regions.region import Region
-from grape.sessions import Cell, Engine, Session
+from grape.sessions import Cell, Session
+from grape.sessions.engine import Engine
 from grape.sessions.timing import CellClock, CellRuns, PlainRun, estimate, estimate_streamed
 
 OWN = OwnTime(observe_ms=4.0, record_ms=3.0, capture_ms=2.0, report_ms=1.0)

@@ -12,10 +12,10 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 
 from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.backends.reference.executable import ReferenceExecutable, ReferenceGraph
-from grape.runtime.compression import Limits, admission
+from grape.runtime.compression import admission
 from grape.runtime.compression.classes import Classes
 from grape.runtime.compression.codec import Base, Record
-from grape.runtime.compression.residency import Resident, Usage, evictions
+from grape.runtime.compression.residency import Limits, Resident, Usage, evictions
 
 from .held_launches import launches_held
 from .plain_store import PlainStore

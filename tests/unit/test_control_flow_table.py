@@ -15,8 +15,9 @@ from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.graphed import GraphedFunction
-from grape.runtime.predication import SelectLowering, flow
+from grape.runtime.predication import flow
 from grape.runtime.predication.lowering import select
+from grape.runtime.predication.lowering.select import SelectLowering
 from tests.property.control_flow_programs import SelectsOnly
 from tests.unit.control_flow_cases import AFTER, ASSERTIONS, CONSTRUCTS, INPUTS, arguments, bits, left_in, source_of
 

@@ -16,7 +16,7 @@ from grape.runtime.backends.cuda.executables import updatable as cuda_updatable
 from grape.runtime.backends.cuda.executables.executable import CudaExecutable, Executables
 from grape.runtime.backends.cuda.executables.nodes import Inspected
 from grape.runtime.backends.cuda.executables.updatable import UpdatableCudaGraph
-from grape.runtime.compression import Limits
+from grape.runtime.compression.residency import Limits
 
 from .cuda_stand_in import RawGraph, StandIn, inspected, kernel, without_a_device, write_nodes
 from .plain_store import PlainStore

@@ -23,8 +23,8 @@ from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.backends.reference.executable import ReferenceExecutable, ReferenceGraph
 from grape.runtime.buffers.placeholders import Placeholders
 from grape.runtime.capture.snapshot import Snapshot
-from grape.runtime.compression import Limits
 from grape.runtime.compression.members import ExecutableGroup
+from grape.runtime.compression.residency import Limits
 from grape.runtime.compression.resident_executables import ResidentExecutables
 from grape.runtime.compression.switching import Waiting
 from grape.sessions import engine

@@ -22,7 +22,8 @@ from grape.runtime.buffers.slots import SlotStore
 from grape.runtime.dispatch.intercept import Interceptor
 from grape.runtime.dispatch.module_regions import SHORT_LIVED
 from grape.runtime.dispatch.trampoline import Trampoline
-from grape.runtime.regions.region import Region, RegionContext
+from grape.runtime.regions.context import RegionContext
+from grape.runtime.regions.region import Region
 from grape.tracing import PositionFinder, Tracer
 
 torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good

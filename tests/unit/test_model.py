@@ -34,9 +34,9 @@ from grape.model import (
     TensorView,
     Timeline,
     Trace,
-    quartiles,
 )
 from grape.model.sizes import size_text
+from grape.model.times.measured import quartiles
 from grape.model.times.timeline import covered_ns
 
 HERE = Position(file="In[4]", line=7, function="step", instruction=12)

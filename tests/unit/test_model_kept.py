@@ -21,11 +21,11 @@ def test_found_once_for_each_object_that_lives() -> None:
 
     kept = Kept(find)
     one, equal = _trace(), _trace()
-    assert (kept.of(one), kept.of(equal), kept.of(one)) == (1, 2, 1), "equal objects are not the same"
+    assert (kept(one), kept(equal), kept(one)) == (1, 2, 1), "equal objects are not the same"
     del one
     gc.collect()
     assert len(kept._known) == 1
-    assert kept.of(equal) == 2
+    assert kept(equal) == 2
 
 
 def test_a_timeline_is_looked_through_once() -> None:

@@ -16,9 +16,10 @@ import grape
 from grape.errors import UsageError
 from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.backends.reference.backend import ReferenceBackend
-from grape.runtime.predication import NodeLowering, SelectLowering, flow
+from grape.runtime.predication import NodeLowering, flow
 from grape.runtime.predication.costs.costs import BodyWork, Choice
 from grape.runtime.predication.lowering import select
+from grape.runtime.predication.lowering.select import SelectLowering
 
 CPU = torch.device("cpu")
 NAN = float("nan")

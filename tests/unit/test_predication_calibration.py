@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from grape.runtime.backends.reference.backend import ReferenceBackend
-from grape.runtime.predication.costs.calibration import calibrate, node_costs, overridden
+from grape.runtime.predication.costs.calibration import calibrate, node_costs
 from grape.runtime.predication.costs.costs import H200, BodyWork, NodeCosts, choose, crossover
 
 
@@ -82,10 +82,5 @@ def test_the_crossover_is_where_the_choice_changes() -> None:
     assert crossover(calibrate(Machine(kernel=1e-3)), most=64) is None
 
 
-def test_costs_can_be_overridden_and_the_tape_has_the_defaults() -> None:
-    backend = ReferenceBackend()
-    mine = calibrate(Machine())
-    assert node_costs(backend) is H200
-    with overridden(mine):
-        assert node_costs(backend) is mine
-    assert node_costs(backend) is H200
+def test_the_tape_has_the_default_costs() -> None:
+    assert node_costs(ReferenceBackend()) is H200

@@ -6,7 +6,7 @@ import _thread
 import threading
 
 from grape.model import Event, OpRecord, Position, Trace
-from grape.profiling import trace_positions
+from grape.profiling.positions import trace_positions
 from grape.tracing import PositionFinder
 
 

@@ -12,7 +12,7 @@ import torch
 
 from grape.rewrite.control_flow import Declined, RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.predication import SelectLowering
+from grape.runtime.predication.lowering.select import SelectLowering
 
 CPU = torch.device("cpu")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from grape.advisor.cost import MachineCosts
 from grape.advisor.rules.gr3xx import gr301
 from grape.model import CopyRecord
+from grape.model.times.machine import MachineCosts
 from tests.unit.trace_builder import at, cell, region
 
 

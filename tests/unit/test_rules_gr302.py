@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from grape.advisor.cost import MachineCosts
 from grape.advisor.rules.gr3xx import gr302
+from grape.model.times.machine import MachineCosts
 from tests.unit.trace_builder import cell, op, region, timeline, trace, view
 
 SENT = op(

@@ -18,8 +18,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import grape
-from grape.runtime.guarding.guards import GuardSet, TooLarge
+from grape.runtime.guarding.guards import GuardSet
 from grape.runtime.state import is_defined_again
+from grape.runtime.state.names import TooLarge
 from tests.property.programs import Twins, World
 
 pytestmark = pytest.mark.usefixtures("without_gradients")

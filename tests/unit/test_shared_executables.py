@@ -17,8 +17,9 @@ from grape.runtime import GraphedFunction, Region, account
 from grape.runtime.accounts.memory import apply_budget
 from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.backends.reference.executable import ReferenceExecutable
-from grape.runtime.compression import ExecutableStore, Limits, StoredGraph
+from grape.runtime.compression import ExecutableStore, StoredGraph
 from grape.runtime.compression.members import ExecutableGroup
+from grape.runtime.compression.residency import Limits
 from tests.property.programs import eager_to_graph
 
 from .plain_store import PlainStore, PlainUser

@@ -27,8 +27,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from grape.runtime.guarding.guards import GuardSet, TooLarge
+from grape.runtime.guarding.guards import GuardSet
 from grape.runtime.guarding.structure import Unsupported, flatten
+from grape.runtime.state.names import TooLarge
 
 net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.GELU()).eval()
 

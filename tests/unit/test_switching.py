@@ -12,11 +12,11 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 
 from grape.runtime.backends.reference.backend import ReferenceBackend
 from grape.runtime.backends.reference.executable import ReferenceExecutable
-from grape.runtime.compression import Limits, store, switching
+from grape.runtime.compression import store, switching
 from grape.runtime.compression.classes import TopologyClass
 from grape.runtime.compression.codec import Base, Record
 from grape.runtime.compression.members import ExecutableGroup, Loaded, Member
-from grape.runtime.compression.residency import Usage
+from grape.runtime.compression.residency import Limits, Usage
 from grape.runtime.compression.resident_executables import ResidentExecutables
 from grape.runtime.compression.working_set import shrink
 

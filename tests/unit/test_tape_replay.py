@@ -212,7 +212,7 @@ def test_a_constant_is_written_afresh_by_every_replay(backend: ReferenceBackend)
     for _ in range(2):
         graph.replay()
         assert out.tolist() == [2.0, 3.0]
-    assert backend.memory().host_bytes == 8
+    assert graph.constant_bytes == 8
 
 
 def test_state_written_in_place_accumulates_over_replays(backend: ReferenceBackend) -> None:

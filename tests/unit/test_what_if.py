@@ -16,8 +16,9 @@ from torch import Tensor, nn
 import grape
 from grape.errors import UsageError
 from grape.model import Measured
-from grape.whatif import Tried, levers
+from grape.whatif import levers
 from grape.whatif.results import apart, same
+from grape.whatif.table import Tried
 
 
 @pytest.fixture

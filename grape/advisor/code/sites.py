@@ -115,18 +115,15 @@ def op_sites(
     return _repeated(evidence, gathered.values())
 
 
+@Kept
 def sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
     """Sites at which the CPU waited for the device: values read, tensors copied out, shapes that depend on data. Those
     that operator streams met come last.
     """
-    return _SYNC_SITES.of(evidence)
-
-
-def _sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
     gathered: dict[object, Site] = {}
     for region, trace in evidence.all_traces():
         reads = {read.ordinal: read for read in trace.host_reads}
-        for op in _WAITS.of(trace):
+        for op in _waits(trace):
             if stays_on_the_cpu(evidence, op.inner):
                 reads.pop(op.ordinal, None)
             else:
@@ -138,9 +135,9 @@ def _sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
     return _repeated(evidence, (*gathered.values(), *streamed))
 
 
-_SYNC_SITES = Kept(_sync_sites)
-"""Several rules ask for the same."""
-_WAITS = Kept[Trace, tuple[OpRecord, ...]](lambda trace: tuple(op for op in trace.ops if op.kind in _SYNCS))
+@Kept
+def _waits(trace: Trace) -> tuple[OpRecord, ...]:
+    return tuple(op for op in trace.ops if op.kind in _SYNCS)
 
 
 def sync_saving_ms(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> float | None:

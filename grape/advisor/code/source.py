@@ -12,8 +12,6 @@ from functools import lru_cache
 from ...model import CellEvidence, Position
 from .parsed import Function, Parsed, last_name
 
-__all__ = ["CellSource", "Parsed", "cell_source", "has_remainder", "last_name"]
-
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SCOPES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef)

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from ...model import CODES, CellEvidence, Finding
-from ..cost import MachineCosts
+from ...model.times.machine import MachineCosts
 from ..static.context import InSource
 
 __all__ = ["IN_SOURCE", "RULES", "Rule"]

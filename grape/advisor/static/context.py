@@ -6,7 +6,8 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..code.source import has_remainder, last_name
+from ..code.parsed import last_name
+from ..code.source import has_remainder
 from .hot import HotCode
 from .kinds import Kinds
 

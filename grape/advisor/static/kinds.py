@@ -13,17 +13,7 @@ from collections.abc import Iterable, Iterator
 from .bindings import Kind, bindings
 from .reading import beside_arrays, read_name
 from .syntax import Scope, Syntax
-from .vocabulary import (
-    BATCHES,
-    CONVERSIONS,
-    MASKING,
-    MODULES,
-    NUMBERS,
-    ONLY_TENSORS,
-    PLAIN_ATTRIBUTES,
-)
-
-__all__ = ["Kind", "Kinds"]
+from .vocabulary import BATCHES, CONVERSIONS, MASKING, MODULES, NUMBERS, ONLY_TENSORS, PLAIN_ATTRIBUTES
 
 _ROUNDS = 6
 

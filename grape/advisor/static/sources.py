@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ..code.source import Parsed
+from ..code.parsed import Parsed
 from .context import Context, InSource, StaticFinding
 from .kinds import Kinds
 

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-__all__ = ["RANDOM", "Digests", "digests_of", "random_digests"]
-
 RANDOM = "random state"
 """How the names of random states begin."""
 _DEEPEST = 40

@@ -16,8 +16,6 @@ from typing import TypedDict
 from ..scripts.main_module import become_main, statements
 from .digests import Digests, digests_of, random_digests
 
-__all__ = ["Spec", "Told"]
-
 _IMPORTS = (ast.Import, ast.ImportFrom)
 
 

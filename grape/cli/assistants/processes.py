@@ -13,8 +13,6 @@ from pathlib import Path
 
 from ...errors import GrapeError
 
-__all__ = ["Done", "TimeIsUp", "ran"]
-
 
 class TimeIsUp(GrapeError):
     """A run took longer than it may."""

@@ -15,8 +15,6 @@ from .digests import RANDOM
 from .plain_run import Spec, Told
 from .processes import ran
 
-__all__ = ["Program", "Proof", "prove"]
-
 _MODULE = "grape.cli.assistants.plain_run"
 _SHOWN = 10
 

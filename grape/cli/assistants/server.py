@@ -15,8 +15,6 @@ from ... import __version__
 from ...errors import GrapeError
 from .work import Work
 
-__all__ = ["make_server"]
-
 _INSTRUCTIONS = """\
 Grape profiles PyTorch programs on NVIDIA GPUs and says in their own lines why the GPU waits for the CPU. profile runs a
 script or a notebook; findings lists what was seen; propose shows a rewrite; prove runs both versions, compares their

@@ -31,8 +31,6 @@ from ..written.rewriting import (
 from .processes import ran
 from .proof import Program, prove
 
-__all__ = ["Work"]
-
 MOST_REPORTS = 32
 _TAIL = 2000
 """Characters of a program's output that are handed on."""

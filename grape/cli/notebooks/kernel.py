@@ -20,8 +20,6 @@ from ...errors import GrapeError, UsageError
 from ...render.json_types import ReportJson
 from .notebook import CodeCell
 
-__all__ = ["CellRaised", "CellReport", "KernelError", "NotebookKernel", "open_kernel"]
-
 _STARTUP_S = 60
 _WHY_DEAD = "often the machine's memory was full, or native code crashed"
 _SIDE = "__import__('grape.cli.notebooks.kernel_side', fromlist=['prepare'])"

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ...render import Report
 
-__all__ = ["collect", "prepare", "rendered"]
-
 _before: Report | None = None
 
 

@@ -15,9 +15,6 @@ import nbformat
 
 from ...errors import UsageError
 
-__all__ = ["CodeCell", "choose_cells", "code_cells", "notebook_text", "read_notebook"]
-
-
 _RUN_PYTHON = ("%%time", "%%capture", "%%prun")
 """How magics begin that run their body as Python."""
 

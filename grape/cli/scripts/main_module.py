@@ -14,8 +14,6 @@ from pathlib import Path
 
 from ...quiet import without_warnings
 
-__all__ = ["Statement", "become_main", "own_frames", "show_own_frames", "statements"]
-
 _FUTURES = 0
 for _name in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _name).compiler_flag

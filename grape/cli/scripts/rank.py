@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["own_file", "own_rank"]
-
 _PLACE = "{rank}"
 
 

@@ -30,8 +30,6 @@ from .script_session import ScriptSession
 if TYPE_CHECKING:
     from ...render import Report
 
-__all__ = ["Script"]
-
 _FOR_NOTEBOOKS = {
     "--cell": "cell",
     "--all": "all",

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 
 from ...errors import GrapeError
 from ...options import Options
-from ...quiet import same_random_stream, without_collections, without_warnings
+from ...quiet import same_random_stream, syntax_tree, without_collections, without_warnings
 from ...rewrite.starts import starts_processes
 from .main_module import Statement
 
 if TYPE_CHECKING:
     from ...render import Report
     from ...sessions import OpenSession
-
-__all__ = ["ScriptSession"]
 
 _WITH_TORCH = {"torch", "torchvision", "torchaudio", "transformers", "diffusers", "accelerate", "lightning", "timm"}
 
@@ -106,11 +104,8 @@ class ScriptSession:
 
 def _imports_torch(source: str) -> bool:
     """True where an import of torch, or of a library around it, stands anywhere in the source."""
-    try:
-        with without_warnings():
-            nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError):
-        return False
+    tree = syntax_tree(source)
+    nodes = list(ast.walk(tree)) if tree is not None else []
     names = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
     names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
     return any(name.partition(".")[0] in _WITH_TORCH for name in names)

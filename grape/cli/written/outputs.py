@@ -11,8 +11,6 @@ from ...errors import UsageError
 from ...render.files import check_writable
 from ...render.json_types import ReportJson
 
-__all__ = ["check_outputs", "found", "has_color", "width"]
-
 _SEVERITIES = {"blocker": ("blocker",), "costly": ("blocker", "costly")}
 
 

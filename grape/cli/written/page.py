@@ -14,8 +14,6 @@ from ...render.html.page import read_view, view_json, view_page
 from ...render.timeline.view import View
 from ...widgets import script, style
 
-__all__ = ["NO_TIMELINE", "Section", "check_view_name", "html_page", "json_text", "write_drawn"]
-
 NO_TIMELINE = "no call of {} was profiled: there is memory to draw, and no timeline"
 
 _PAGE = """\

@@ -14,19 +14,6 @@ from ...rewrite import Declined, digest, names_in_functions, split_magic
 from ...rewrite.at_once import fix_all
 from ...rewrite.registry import fix
 
-__all__ = [
-    "Accepted",
-    "Findings",
-    "RawCell",
-    "RawNotebook",
-    "accepted",
-    "cell_text",
-    "equal_cells",
-    "findings_of",
-    "rewritten_notebook",
-    "rewritten_script",
-]
-
 _HEADER = re.compile(r"^--- (?P<file>[^\t]*)\t(?P<digest>sha256:[0-9a-f]+)(?P<below> below %%grape)?$")
 
 

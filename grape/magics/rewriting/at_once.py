@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from ...rewrite.at_once import RewrittenCell
 
-__all__ = ["Left", "Ran", "Replacement", "replaced_tree", "restore_functions", "watch_tree"]
-
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 

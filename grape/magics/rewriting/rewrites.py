@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ...render import Report
     from ...sessions.gains import TakenFixes
 
-__all__ = ["NO_FIX", "Applied", "AppliedRewrites", "diff_text", "rewrites", "why_no_fix"]
-
 NO_FIX = "no fix: no finding of the last report has a rewrite of source"
 
 

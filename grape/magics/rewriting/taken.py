@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ...render import Report
     from ...rewrite.at_once import RewrittenCell
 
-__all__ = ["AtOnce", "at_once"]
-
 MOST_REPORTS = 16
 """Cells whose rewrites may still be asked for."""
 

@@ -61,7 +61,7 @@ class Timeline:
 
     def device_events(self) -> tuple[Event, ...]:
         """Kernels, copies and memsets."""
-        return _DEVICE_EVENTS.of(self)
+        return _device_events(self)
 
     @property
     def gpu_busy_ns(self) -> int:
@@ -70,7 +70,7 @@ class Timeline:
 
     def busy_spans(self) -> Spans:
         """When at least one device activity ran; see `disjoint`."""
-        return _BUSY.of(self)
+        return _busy_spans(self)
 
     @property
     def gpu_busy_share(self) -> float:
@@ -82,10 +82,14 @@ class Timeline:
         return len(self.device_events()) / max(1, self.calls)
 
 
-_DEVICE_EVENTS = Kept[Timeline, tuple[Event, ...]](
-    lambda timeline: tuple(e for e in timeline.events if e.lane == "device" and e.category in DEVICE_WORK)
-)
-_BUSY = Kept[Timeline, "Spans"](lambda timeline: disjoint((e.start_ns, e.end_ns) for e in timeline.device_events()))
+@Kept
+def _device_events(timeline: Timeline) -> tuple[Event, ...]:
+    return tuple(e for e in timeline.events if e.lane == "device" and e.category in DEVICE_WORK)
+
+
+@Kept
+def _busy_spans(timeline: Timeline) -> Spans:
+    return disjoint((e.start_ns, e.end_ns) for e in timeline.device_events())
 
 
 def disjoint(spans: Iterable[tuple[int, int]]) -> Spans:

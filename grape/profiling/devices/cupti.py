@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 from threading import get_ident
-from types import FrameType
+from traceback import walk_stack
 
 import torch
 
@@ -43,17 +43,9 @@ def detach() -> bool:
 
 def _others_use_torch() -> bool:
     return any(
-        number != get_ident() and _in_torch(frame)
+        number != get_ident() and any(one.f_code.co_filename.startswith(_TORCH) for one, _ in walk_stack(frame))
         for number, frame in sys._current_frames().items()  # a data loader's thread waits inside of torch
     )
-
-
-def _in_torch(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.startswith(_TORCH):
-            return True
-        frame = frame.f_back
-    return False
 
 
 @functools.cache

@@ -10,8 +10,6 @@ from ..spent import legend
 from ..units import waited
 from .html_parts import MONO, QUIET, TABLE, heading, percent, safe
 
-__all__ = ["SPENT", "lines_html", "raised_html", "spent_html"]
-
 SPENT: dict[Kind, str] = {
     "python": "#c0851f",
     "gpu": "#2f9150",

@@ -7,24 +7,6 @@ from html import escape
 
 from ..units import clean, code_spans
 
-__all__ = [
-    "FILLS",
-    "MONO",
-    "QUIET",
-    "RULE",
-    "TABLE",
-    "TONES",
-    "TRACK",
-    "badge",
-    "code",
-    "heading",
-    "label",
-    "percent",
-    "prose",
-    "safe",
-    "table",
-]
-
 TONES = {"before": "#808a94", "after": "#9461d6", "memory": "#3f83c4"}
 """Bars: at least 3:1 against white and against the dark grounds of JupyterLab and VS Code."""
 

@@ -12,8 +12,6 @@ from typing import Any
 from ...errors import UsageError
 from ..timeline.view import VERSION, View
 
-__all__ = ["read_view", "view_json", "view_page"]
-
 _FORMAT = "grape-view"
 _LARGEST_BLOB = 2**30
 

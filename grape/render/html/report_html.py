@@ -38,8 +38,6 @@ from ..verdict.next_step import next_step
 from .html_lines import lines_html, raised_html, spent_html
 from .html_parts import MONO, QUIET, TABLE, TONES, TRACK, badge, code, heading, label, percent, prose, safe, table
 
-__all__ = ["render_html"]
-
 
 def render_html(report: ReportData) -> str:
     """One ``<div>``: the verdict, one picture, the warm lines, the findings that matter most; the rest is folded. All

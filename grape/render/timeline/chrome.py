@@ -17,8 +17,6 @@ from ..summary import place
 from ..units import clean, count
 from .timelines import named_timelines
 
-__all__ = ["chrome_trace", "trace_text", "write_chrome_trace"]
-
 _LANES = ("host", "launch", "device")
 _LANE_NAMES = {"host": "host thread", "launch": "launches of thread", "device": "GPU stream"}
 

@@ -17,8 +17,6 @@ from ...model.times.timeline import thinned
 from ..summary import place, shared_file
 from ..units import clean
 
-__all__ = ["BYTES_PER_EVENT", "Columns", "Row", "Strings", "pack", "text_tables"]
-
 BYTES_PER_EVENT = 24
 """Start, duration (uint32, in ticks), kind, place, correlation (int32), bytes moved (float32)."""
 

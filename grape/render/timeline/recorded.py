@@ -32,8 +32,6 @@ from ...model import (
 from ..report import Report
 from ..spent import KINDS
 
-__all__ = ["recorded_report"]
-
 Json = Mapping[str, Any]
 
 

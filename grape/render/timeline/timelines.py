@@ -8,8 +8,6 @@ from ...model import ReportData, Timeline
 from ..summary import place
 from ..units import clean
 
-__all__ = ["named_timelines"]
-
 
 def named_timelines(report: ReportData) -> Iterator[tuple[str, Timeline]]:
     """Before and after of each region, the main one first, then that of the cell."""

@@ -23,8 +23,6 @@ from ..units import changed_lines, clean, count, duration, nbytes, shown_diff, t
 from ..verdict.next_step import next_step
 from .columns import BYTES_PER_EVENT, Columns, Strings, pack, text_tables
 
-__all__ = ["SHOWN_EVENTS", "VERSION", "View", "build_view", "events_of", "findings_view"]
-
 VERSION = 1
 
 SHOWN_EVENTS = 50_000

@@ -9,8 +9,6 @@ from .said import evidence_of
 from .unchanged import last_decision
 from .verdict import gpu_measured
 
-__all__ = ["NO_FILE", "next_step"]
-
 NO_FILE = "--report FILE"
 """So the words of `Report.notebook` end where no report was written."""
 

@@ -7,20 +7,6 @@ from typing import NamedTuple
 from ...model import CellEvidence, RegionEvidence, RegionReport
 from ..units import count, one_line, pair, percent, plural
 
-__all__ = [
-    "BUSY_SHARE",
-    "LOOP",
-    "RARELY",
-    "Said",
-    "busy_text",
-    "calls_text",
-    "evidence_of",
-    "given_up",
-    "looked_at",
-    "region_name",
-    "times_text",
-]
-
 LOOP = "loop at line "
 """So names of regions begin that are parts of a loop's body."""
 

@@ -8,8 +8,6 @@ from ...model import CODES, CellEvidence, Decision, Finding, RegionReport
 from ..units import count, one_line, plural
 from .said import RARELY, Said, busy_text, evidence_of, given_up, looked_at, region_name, times_text
 
-__all__ = ["because", "captured_text", "last_decision", "new_shapes", "observed_text", "refused_text", "why_no_change"]
-
 
 def why_no_change(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:
     busy = busy_text(main.gpu_busy_share)

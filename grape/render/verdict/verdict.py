@@ -11,8 +11,6 @@ from ..units import count, one_line, percent, plural, ratio, waited, waited_pair
 from .said import LOOP, Said, busy_text, calls_text, given_up, looked_at, region_name
 from .unchanged import because, captured_text, new_shapes, observed_text, refused_text, why_no_change
 
-__all__ = ["build_verdict", "gpu_measured", "ran_torch"]
-
 _WORTH_A_WORD_MS = 0.5
 """Own time that is told."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from .build import assign, block_of, call, expression, function, lambda_of, statement, tuple_of
+from .build import assign, block_of, call, function, lambda_of, statement, tuple_of
 from .facts.jumps import Jump
 from .facts.names import Exits, exposed, uses_of
 from .facts.safety import Leave, places_of, refuse_unsafe, with_memory
@@ -183,7 +183,7 @@ class _Branch:
         functions: list[cst.BaseExpression] = []
         for arm, suite, kind, end in zip(self._arms, suites, (stem, "_else"), ends, strict=True):
             if not arm and not returning:
-                functions.append(lambda_of(expression(_value(results) if results else "None"), operands))
+                functions.append(lambda_of(cst.parse_expression(_value(results) if results else "None"), operands))
                 continue
             name = self._lowerer.name(kind, lines[0])
             inner = replace(context, bound=((context.bound - set(self._assigned)) | set(operands)) - set(doubtful))

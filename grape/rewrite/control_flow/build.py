@@ -14,13 +14,9 @@ def flow(name: str) -> cst.Attribute:
     return cst.Attribute(cst.Name(FLOW), cst.Name(name))
 
 
-def expression(code: str) -> cst.BaseExpression:
-    return cst.parse_expression(code)
-
-
 def call(name: str, *arguments: cst.BaseExpression | str) -> cst.Call:
     """`_flow.name(arguments)`."""
-    nodes = [expression(item) if isinstance(item, str) else item for item in arguments]
+    nodes = [cst.parse_expression(item) if isinstance(item, str) else item for item in arguments]
     return cst.Call(flow(name), [cst.Arg(node) for node in nodes])
 
 
@@ -47,7 +43,7 @@ def assign(names: Sequence[str], value: cst.BaseExpression, lines: tuple[int, in
     """`a, b = value`; only the value where there are no names."""
     small: cst.BaseSmallStatement = cst.Expr(value)
     if names:
-        target = expression(", ".join(names))
+        target = cst.parse_expression(", ".join(names))
         assert isinstance(target, cst.BaseAssignTargetExpression)
         small = cst.Assign([cst.AssignTarget(target)], value)
     return cst.SimpleStatementLine([small], leading_lines=[marker(*lines)])

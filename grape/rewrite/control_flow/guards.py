@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from .build import block_of, call, expression
+from .build import block_of, call
 from .facts.jumps import always_jumps
 from .facts.names import Statement
 from .facts.plain import flow_call
@@ -21,7 +21,7 @@ def is_guard(node: cst.If) -> bool:
 
 def guard(flags: Sequence[str], body: Statements, orelse: Statements, lines: tuple[int, int]) -> cst.If:
     """`body` where none of the flags is set, else `orelse`."""
-    test = expression(flags[-1])
+    test = cst.parse_expression(flags[-1])
     for flag in reversed(flags[:-1]):
         test = call("either", flag, cst.Lambda(cst.Parameters(), test))
     return cst.If(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ...model import Finding
-from ..code import Code, descendants, importing_torch, under
+from ..code import Code, descendants, importing, under
 from ..result import Declined
 
 _KERNELS = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
@@ -34,7 +34,7 @@ def fix(code: Code, finding: Finding) -> str | Declined:
         return Declined(why="it waits, and other code runs meanwhile", line=line)
     kernels = ", ".join(f"torch.nn.attention.SDPBackend.{name}" for name in _KERNELS)
     wrapped = under(f"torch.nn.attention.sdpa_kernel([{kernels}])")
-    return importing_torch(code, code.replaced({statement: wrapped}))
+    return importing(code, code.replaced({statement: wrapped}))
 
 
 def _whole(code: Code, line: int) -> cst.BaseStatement | None:

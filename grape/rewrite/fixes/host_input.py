@@ -13,7 +13,7 @@ import libcst as cst
 
 from ...model import Finding
 from ..arguments import keyword, with_keyword
-from ..code import Code, importing_torch
+from ..code import Code, importing
 from ..effects import call_name
 from ..result import Declined
 from .pinned_input import fix as pinned
@@ -56,4 +56,4 @@ def _made_in_pinned_memory(code: Code, moves: list[cst.Call]) -> str | None:
             there = with_keyword(made, "pin_memory", "torch.cuda.is_available()")
             moved = move.with_changes(func=move.func.with_changes(value=there))
             edits[move] = with_keyword(moved, "non_blocking", "True")
-    return importing_torch(code, code.replaced(edits)) if edits else None
+    return importing(code, code.replaced(edits)) if edits else None

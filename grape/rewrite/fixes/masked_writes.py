@@ -15,7 +15,7 @@ import ast
 import libcst as cst
 
 from ...model import Finding
-from ..code import Code, importing_torch, same
+from ..code import Code, importing, same
 from ..effects import call_name, calls, only_statement
 from ..padded_edges import at_line
 from ..result import Compared, Declined
@@ -86,7 +86,7 @@ def _write(code: Code, finding: Finding, small: cst.Assign, target: cst.Subscrip
         return Declined(why="the tensors were not seen to have the same shape", line=line)
     where = f"torch.where({code.text(mask)}, {code.text(other.value)}, {code.text(tensor)})"
     copied = cst.parse_expression(f"{code.text(tensor)}.copy_({where})")
-    return importing_torch(code, code.replaced({small: cst.Expr(copied, semicolon=small.semicolon)}))
+    return importing(code, code.replaced({small: cst.Expr(copied, semicolon=small.semicolon)}))
 
 
 def _index(node: cst.Subscript) -> cst.BaseExpression | None:

@@ -16,7 +16,7 @@ import re
 import libcst as cst
 
 from ...model import Finding
-from ..code import Code, descendants, importing_torch, under
+from ..code import Code, descendants, importing, under
 from ..effects import call_name, calls, only_statement
 from ..result import Declined
 
@@ -121,7 +121,7 @@ def _wrapped(code: Code, block: cst.BaseStatement) -> str | Declined:
     mode = "torch.no_grad()" if _outlives(code, block) else "torch.inference_mode()"
     if isinstance(block, cst.SimpleStatementLine) and isinstance(only_statement(block), (cst.Return, type(None))):
         return Declined(why="several statements stand on the line, or it returns", line=code.line(block))
-    return importing_torch(code, code.replaced({block: under(mode)}))
+    return importing(code, code.replaced({block: under(mode)}))
 
 
 def _outlives(code: Code, block: cst.BaseStatement) -> bool:

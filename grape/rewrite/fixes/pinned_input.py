@@ -14,7 +14,7 @@ import libcst as cst
 
 from ...model import Finding
 from ..arguments import keyword, with_keyword
-from ..code import Code, importing_torch
+from ..code import Code, importing
 from ..effects import call_name, only_statement
 from ..result import Declined
 
@@ -42,7 +42,7 @@ def fix(code: Code, finding: Finding) -> str | Declined:
             edits[made] = with_keyword(made, "pin_memory", "torch.cuda.is_available()")
     if not edits:
         return Declined(why="the copy is pinned and does not block already", line=line)
-    return importing_torch(code, code.replaced(edits))
+    return importing(code, code.replaced(edits))
 
 
 def is_move(call: cst.Call) -> bool:

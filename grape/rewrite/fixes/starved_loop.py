@@ -15,7 +15,7 @@ import libcst as cst
 
 from ...model import Finding
 from ..arguments import keyword, with_keyword
-from ..code import Code, descendants, dotted, importing_torch
+from ..code import Code, descendants, dotted, importing
 from ..effects import call_name
 from ..result import Declined
 from .pinned_input import made_at
@@ -104,7 +104,7 @@ def _rows_at_once(code: Code, loader: cst.Call) -> str | Declined:
     sampler = f"{_HERE}BatchSampler({order}, {code.text(size)}, {drop})"
     others = "".join(f", {option}={code.text(value)}" for option, value in kept.items())
     made = f"{code.text(loader.func)}({name}, sampler={sampler}, batch_size=None{others})"
-    return importing_torch(code, code.replaced({loader: cst.parse_expression(made)}))
+    return importing(code, code.replaced({loader: cst.parse_expression(made)}))
 
 
 def _with_workers(code: Code, loader: cst.Call, finding: Finding) -> str | Declined:

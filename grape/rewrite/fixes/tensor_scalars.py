@@ -13,7 +13,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ...model import Finding
-from ..code import Code, beside, importing_torch
+from ..code import Code, beside, importing
 from ..effects import call_name, mutates, value_of
 from ..result import Declined
 
@@ -155,4 +155,4 @@ def _rewritten(code: Code, call: cst.Call, position: int, loop: cst.For, count: 
     made = cst.parse_statement(f"{name} = torch.arange({count}, device={passed.value}.device)")
     counted = cst.parse_expression(f"{name}[{loop.target.value}]")
     args = [arg.with_changes(value=counted) if i == position else arg for i, arg in enumerate(call.args)]
-    return importing_torch(code, code.replaced({call: call.with_changes(args=args), loop: beside(made)}))
+    return importing(code, code.replaced({call: call.with_changes(args=args), loop: beside(made)}))

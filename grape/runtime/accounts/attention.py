@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = ["TRACED_OPERATOR_MS", "TRACING", "Allowance", "Attention", "Purpose"]
-
 TRACED_OPERATOR_MS = 0.03
 """Milliseconds that it takes to record one operator, at least."""
 TRACING = 3.0

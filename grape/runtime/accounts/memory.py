@@ -17,19 +17,6 @@ from ...model.sizes import size_text
 from ...tracing import person_runs
 from ..regions.context import KnownRegion, RegionContext
 
-__all__ = [
-    "account",
-    "apply_budget",
-    "beside",
-    "budget_without_room",
-    "enforce_budget",
-    "evict_all",
-    "leave_eager",
-    "name_budget",
-    "no_room",
-    "run_eagerly",
-]
-
 CLASS_SHARE = 0.25
 """Executables beyond the usual number, one for each class, may take so much of what pools and slots take. A class that
 has none makes it at its call: 25 ms for the 1,300 nodes of a training step on an H200, whose 93 classes take 0.7 GB

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from ...model import Decision
 
-__all__ = ["FEW", "RERUN_WEIGHT", "Estimate", "capture_cost", "decide"]
-
 FEW = 5
 """Eager calls that must be timed before anything is decided."""
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..backends.protocol import CallTimer
-
-__all__ = ["CallTimes"]
+from ...profiling import CallTimer
 
 
 class CallTimes:

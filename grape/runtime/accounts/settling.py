@@ -19,8 +19,6 @@ from .attention import Attention
 from .samples import CallTimes
 from .tally import explained_ns
 
-__all__ = ["Replayed", "host_times", "settle_calls"]
-
 _NEIGHBOURS = 3
 """Where a shape has no plain call of its own (a growing cache comes once with each length), those that came next to it
 count: so many."""

@@ -12,8 +12,6 @@ from typing import Protocol
 from ...tracing import Tracer
 from .attention import TRACING, Attention, Purpose
 
-__all__ = ["Tally", "explained_ns"]
-
 _AROUND_MS = 10.0
 """In a traced call the person's code takes so much beside `TRACING`. What it takes beyond that and beyond a plain call,
 it did itself: it loaded libraries, say, or made plans."""

@@ -32,8 +32,6 @@ from .sites import Issued, Made, PredictedRegion, Site, Target
 if TYPE_CHECKING:
     from ..replaying.entry import Entry
 
-__all__ = ["MIN_BYTES", "ROUNDS", "Predictor"]
-
 MIN_BYTES = 4096
 """Smaller copies ride along in the launch that fills placeholders."""
 DEMOTED = -4

@@ -13,8 +13,6 @@ import torch
 
 from ...model.call import Args, Kwargs
 
-__all__ = ["CALLABLES", "Plan", "Rule"]
-
 _T = torch.Tensor
 _Parts = list[torch.Tensor] | tuple[torch.Tensor, ...]
 

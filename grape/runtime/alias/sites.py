@@ -14,8 +14,6 @@ from ..buffers.slots import Slot
 from ..replaying.entry import Entry
 from .rules import Rule
 
-__all__ = ["Issued", "Made", "PredictedRegion", "Site", "Target"]
-
 
 class PredictedRegion(Protocol):
     """A region, as the predictor sees it. Paths are those of its arguments."""

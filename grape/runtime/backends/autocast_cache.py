@@ -9,8 +9,6 @@ import torch
 
 from ...tracing import without_outer_casts
 
-__all__ = ["autocast_cache_off"]
-
 
 @contextmanager
 def autocast_cache_off() -> Iterator[None]:

@@ -8,8 +8,6 @@ from typing import Protocol
 from ...model.overlap import Overlapped, OverlapPlan
 from .protocol import Graph, Prepared
 
-__all__ = ["Executable", "NoExecutable", "UpdatableGraph"]
-
 
 class NoExecutable(RuntimeError):
     """A graph was not replayed, because no executable does its work and none could be had.

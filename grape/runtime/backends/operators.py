@@ -11,21 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ...model.call import Args, Kwargs
-from ...tracing import as_written
+from ...tracing import Operator, as_written
 
-__all__ = [
-    "ALLOCATIONS",
-    "Function",
-    "Operator",
-    "base_name",
-    "copy_each",
-    "decompose",
-    "draws",
-    "is_composite",
-    "memory_of",
-]
-
-Operator: TypeAlias = torch._ops.OpOverload[..., object]
 Function: TypeAlias = Callable[..., object]
 """What a mode is given: an operator, a higher-order operator, or a function of torch."""
 

@@ -17,21 +17,7 @@ import torch
 from ...errors import CaptureError
 from ...model import Later, Reason, Refused, RetryLater
 from ...model.overlap import OverlapPlan
-
-__all__ = [
-    "Backend",
-    "Branches",
-    "CallTimer",
-    "CaptureFailed",
-    "FlagPoll",
-    "Graph",
-    "MemoryAccount",
-    "MemoryMoved",
-    "OverlapLost",
-    "Pool",
-    "Prepared",
-    "Reservation",
-]
+from ...profiling import CallTimer
 
 T = TypeVar("T")
 
@@ -71,11 +57,10 @@ class OverlapLost(CaptureFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAccount:
-    """Bytes by store: `pool` (graph-private memory), `executables` (on the device), `host` (graphs kept on the CPU)."""
+    """Bytes by store: `pool` (graph-private memory), `executables` (on the device)."""
 
     pool_bytes: int
     executable_bytes: int
-    host_bytes: int
 
 
 class MemoryMoved(RuntimeError):
@@ -168,17 +153,6 @@ class FlagPoll(Protocol):
 
     def clear(self) -> None:
         """Forget what is pending."""
-
-
-class CallTimer(Protocol):
-    """The time of one call on the device, without making the host wait while the cell runs."""
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def elapsed_ms(self) -> float:
-        """Milliseconds between start and stop. May synchronize; call it after the cell."""
 
 
 class Backend(Protocol):

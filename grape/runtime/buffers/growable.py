@@ -15,8 +15,6 @@ import torch
 
 from .strided import storage_at
 
-__all__ = ["growable", "is_supported"]
-
 _READ = 88
 """So many bytes of a storage are compared: less than it has in any version of torch that Grape supports."""
 _WORD = ctypes.sizeof(ctypes.c_void_p)

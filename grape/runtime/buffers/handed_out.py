@@ -15,8 +15,6 @@ import torch
 
 from .slots import SlotStore
 
-__all__ = ["watch_results"]
-
 _stores: weakref.WeakSet[SlotStore] = weakref.WeakSet()
 _kernels: list[torch.library.Library] = []
 

@@ -13,8 +13,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..guarding.structure import Layout
 
-__all__ = ["Lifetimes"]
-
 ENOUGH = 12
 """So many calls are judged."""
 

@@ -14,8 +14,6 @@ from ..guarding.sharing import shared
 from .slots import Slot, SlotStore
 from .strided import Strided, alignment, by_storage, over, strided, unit_of
 
-__all__ = ["Placeholders", "distinct", "extent", "whole"]
-
 
 class Placeholders:
     """The tensors that stand for `leaves` in a capture, in order: `tensors`, with their `addresses`.

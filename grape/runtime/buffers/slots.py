@@ -21,8 +21,6 @@ from ..backends.protocol import Backend, Reservation
 from .growable import growable, is_supported
 from .strided import storage_at
 
-__all__ = ["Slot", "SlotStore"]
-
 _SMALL = 256 * 1024
 """Up to here a slot is an ordinary block of fixed size; above, a reservation that grows in place."""
 _TEMPLATES = 4096

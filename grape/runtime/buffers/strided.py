@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Strided", "alignment", "by_storage", "over", "storage_at", "strided", "unit_of"]
-
 Strided = tuple[torch.dtype, Sequence[int], Sequence[int], int, int]
 """dtype, shape, stride and offset of a tensor, and the bytes of its storage."""
 

@@ -23,7 +23,7 @@ from ..backends.executables import UpdatableGraph
 from ..backends.protocol import CaptureFailed, Graph
 from ..buffers.placeholders import Placeholders, distinct
 from ..guarding.effects import EffectWatch
-from ..guarding.guards import GuardSet, TooLarge
+from ..guarding.guards import GuardSet
 from ..guarding.sharing import shared, shared_objects, shared_tensors
 from ..guarding.structure import Layout, Unsupported, flatten, stateful
 from ..predication import Surveyed, iterations
@@ -36,6 +36,7 @@ from ..replaying.outputs import Outputs
 from ..replaying.value_guards import ValueGuards
 from ..replaying.versions import VersionWatch
 from ..state import KeptState
+from ..state.names import TooLarge
 from ..training import GradientCapture, GradientPlan, leaves_a_graph, seal, sealable, with_graphs_of_results
 from .lowered import is_left_to_device, learn_arms, survey_call
 from .pairing import capture_pair
@@ -47,8 +48,6 @@ from .request import Captured, EagerRun, Request
 from .running.in_step import CapturedRun, InStep
 from .snapshot import Snapshot
 from .stop import Stop
-
-__all__ = ["capture_call"]
 
 
 def capture_call(request: Request, layout: Layout, args: Args, kwargs: Kwargs) -> Captured:

@@ -20,8 +20,6 @@ from ..replaying.value_guards import ValueGuards
 from .request import EagerRun, Request
 from .stop import Stop
 
-__all__ = ["check_ties", "is_left_to_device", "learn_arms", "refuse_flags", "survey_call"]
-
 _arms: weakref.WeakValueDictionary[tuple[Hashable, object], Arms] = weakref.WeakValueDictionary()
 """The branches that replays of a region took and were compared, by its owner and the layout of the arguments."""
 

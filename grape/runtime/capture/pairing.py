@@ -43,8 +43,6 @@ from .running.rehearsal import PairRun, Reference, Rehearsal, unpaired
 from .snapshot import Snapshot
 from .stop import Stop, divergence
 
-__all__ = ["capture_pair"]
-
 
 def capture_pair(
     request: Request,

@@ -19,8 +19,6 @@ from ..replaying.entry import Entry
 from ..replaying.looks import Look
 from ..training import Backwards
 
-__all__ = ["Captured", "EagerRun", "Request"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

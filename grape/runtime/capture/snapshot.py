@@ -13,8 +13,6 @@ from ..guarding.structure import Layout
 from ..training import GradientCapture
 from .stop import Stop
 
-__all__ = ["Snapshot"]
-
 
 class Snapshot:
     """Of one call, made before it. `sources` are name and tensor of what the code can reach, by storage.

@@ -6,8 +6,6 @@ from ...model import NoMemory, NoRoom, Reason, Refused, RetryLater
 from ..guarding.guards import GuardSet
 from .running.lockstep import Diverged
 
-__all__ = ["Stop", "changes", "divergence"]
-
 
 class Stop(Exception):
     """Ends a capture. Never leaves `capture_call`."""

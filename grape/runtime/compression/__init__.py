@@ -5,8 +5,7 @@ backend's executables: `resident_executables` (those on the device), `admission`
 known one), `working_set` (what is kept for that), `store` (all of it). `stored` is a graph as an entry sees it.
 """
 
-from .residency import Limits
-from .store import EXECUTABLES, GRAPH_BYTES, ExecutableStore
+from .store import ExecutableStore
 from .stored import StoredGraph
 
-__all__ = ["EXECUTABLES", "GRAPH_BYTES", "ExecutableStore", "Limits", "StoredGraph"]
+__all__ = ["ExecutableStore", "StoredGraph"]

@@ -11,8 +11,6 @@ from .members import ExecutableGroup, Loaded, Member, User
 from .resident_executables import ResidentExecutables, Uncertain
 from .switching import prepare, update_nodes, update_whole
 
-__all__ = ["Verify", "admit"]
-
 Verify = Callable[[Callable[[], None]], bool]
 """Gets a launch, and says whether it does what the eager call does."""
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 from .codec import Base
 
-__all__ = ["Classes", "TopologyClass"]
-
 
 @dataclass(slots=True, eq=False)
 class TopologyClass:

@@ -27,8 +27,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Base", "Record"]
-
 _COUNTS = struct.Struct("<8I")
 _WORD = np.dtype("<u8")
 _NUMBER = np.dtype("<u4")

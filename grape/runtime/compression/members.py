@@ -11,8 +11,6 @@ from ..backends.executables import Executable, UpdatableGraph
 from ..backends.protocol import Prepared
 from .classes import TopologyClass
 
-__all__ = ["Counts", "ExecutableGroup", "Loaded", "Member", "User"]
-
 
 class User(Protocol):
     """Who launches a shape. While an executable has it loaded, that happens without the store."""

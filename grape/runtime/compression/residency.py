@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Limits", "Resident", "Usage", "evictions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:

@@ -14,9 +14,6 @@ import torch
 from .members import Counts, ExecutableGroup, Loaded, Member
 from .residency import Limits, Resident, Usage, evictions
 
-__all__ = ["ResidentExecutables", "Uncertain", "average"]
-
-
 ABOUT_AS_OFTEN = 4.0
 """Weights of shapes that come in turn differ by a factor of 2, since calls count half after `Usage`'s half-life."""
 

@@ -24,8 +24,6 @@ from .resident_executables import ResidentExecutables
 from .switching import Refusing, Waiting, bring
 from .working_set import shrink
 
-__all__ = ["EXECUTABLES", "GRAPH_BYTES", "ExecutableStore"]
-
 EXECUTABLES = 32
 """At most so many executables for the shapes of one owner, where nobody says another number."""
 GRAPH_BYTES = 256 << 20
@@ -58,15 +56,7 @@ class ExecutableStore:
     def __len__(self) -> int:
         return len(self._members)
 
-    def admit(
-        self,
-        shape: Hashable,
-        graph: UpdatableGraph,
-        verify: Verify,
-        *,
-        owner: Hashable,
-        user: User,
-    ) -> bool:
+    def admit(self, shape: Hashable, graph: UpdatableGraph, verify: Verify, *, owner: Hashable, user: User) -> bool:
         """Take over the graph of a shape. False where its replay could not be verified, or there is no room for its
         executable: then the graph stays the caller's, as it does where an exception of `verify` propagates.
 

@@ -9,8 +9,6 @@ from ..backends.executables import UpdatableGraph
 from .admission import Verify
 from .store import ExecutableStore
 
-__all__ = ["StoredGraph"]
-
 
 class Replays(Protocol):
     """Who replays: how often so far, and what is kept on the host for that, to be made again when it is needed."""

@@ -10,8 +10,6 @@ from .codec import Record
 from .members import ExecutableGroup, Loaded, Member
 from .resident_executables import ResidentExecutables, Uncertain, average
 
-__all__ = ["Refusing", "Waiting", "bring", "prepare", "update_nodes", "update_whole"]
-
 
 class Refusing:
     """The device refuses an update to this shape that it had accepted before."""

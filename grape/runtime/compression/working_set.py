@@ -7,8 +7,6 @@ from collections.abc import Callable, Hashable, Iterable
 from ..backends.executables import UpdatableGraph
 from .members import Member
 
-__all__ = ["shrink"]
-
 
 def shrink(members: Iterable[Member], budget_bytes: int, weight: Callable[[Hashable], float]) -> None:
     """Let go of graphs that no switch would be made from; then, where all is more than the budget, of others, of

@@ -16,8 +16,6 @@ from ..regions.specialization import Specialization
 from ..replaying.entry import Entry
 from ..state import Reach, TooLarge
 
-__all__ = ["release_abandoned"]
-
 
 def release_abandoned(regions: Iterable[Region]) -> None:
     """Release graphs that served no call since the last time this was asked and that read what cannot be read any more.

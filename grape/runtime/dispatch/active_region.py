@@ -23,8 +23,6 @@ from ..regions.region import Region
 
 T = TypeVar("T")
 
-__all__ = ["LOOPS", "ActiveRegion", "inside_module"]
-
 LOOPS = 24
 """So often a candidate is called by the active one, before it is taken to be the step of a loop."""
 _REGION_CALL = Region.call.__code__

@@ -20,8 +20,6 @@ from ...tracing import grape_works, is_profiled, is_watched, record, tensors_in
 from ..regions.region import Region
 from .trampoline import prune_traceback
 
-__all__ = ["CallsAfterwards"]
-
 _MOST = 4096
 """Calls that are timed."""
 

@@ -11,8 +11,6 @@ import torch
 from ...tracing import is_own_code
 from ..state.classes import is_a
 
-__all__ = ["candidates", "compiles", "is_compiled", "last_line"]
-
 _ASYNC = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 

@@ -25,8 +25,6 @@ from ...tracing import is_own_code
 from ..state.classes import is_a
 from .trampoline import written_code
 
-__all__ = ["brings_watchers", "looks_at_frames", "mentioned_in", "modules_look_at_frames", "stays_as_written"]
-
 _LOOKING = frozenset(
     {
         *("_getframe", "_getframemodulename", "_current_frames", "currentframe", "getouterframes", "f_back"),

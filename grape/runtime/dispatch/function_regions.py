@@ -18,8 +18,6 @@ from .frames import stays_as_written
 from .interrupts import held
 from .trampoline import Trampoline, written_code
 
-__all__ = ["FunctionRegions"]
-
 
 @dataclass(frozen=True, slots=True)
 class FunctionRegions:

@@ -39,8 +39,6 @@ from .trampoline import prune_traceback
 
 T = TypeVar("T")
 
-__all__ = ["Interceptor", "apart", "observed_here"]
-
 
 class Interceptor:
     """Owns the patch of `nn.Module.__call__` and the trampolines; `remove` takes all of them back."""
@@ -250,7 +248,7 @@ class Interceptor:
         self._modules.forget()
         self._functions.forget()
         self.outlined.clear()
-        self._steps.clear()
+        self._steps.known.clear()
 
     def _unpatch(self) -> None:
         self._unpatch_modules()

@@ -26,8 +26,6 @@ import torch
 from ...tracing import is_grape_code
 from .trampoline import prune_traceback
 
-__all__ = ["PATIENCE_S", "at_work", "handlers_held", "held", "hold_off", "hold_off_again", "let_through"]
-
 PATIENCE_S = 2.0
 """Seconds; a Grape that hangs can still be interrupted."""
 AGAIN_S = 0.001

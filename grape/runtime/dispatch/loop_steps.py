@@ -10,9 +10,8 @@ from ...model import Position
 from ...model.call import Args, Kwargs
 from ..backends.protocol import FlagPoll
 from ..predication.early_stop import Iteration
-from ..regions.region import Region, RegionContext
-
-__all__ = ["LoopStep", "LoopSteps"]
+from ..regions.context import RegionContext
+from ..regions.region import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +52,6 @@ class LoopSteps:
     @property
     def regions(self) -> list[Region]:
         return [step.region for step in self.known.values()]
-
-    def clear(self) -> None:
-        self.known.clear()
 
     def poll(self) -> FlagPoll:
         return self.context.backend.flag_poll()

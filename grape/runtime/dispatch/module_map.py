@@ -9,8 +9,6 @@ import torch
 
 T = TypeVar("T")
 
-__all__ = ["OfModules", "number_of", "parts_of"]
-
 number_of = object.__hash__
 """Another for each object that lives. `id` is an audit event."""
 

@@ -16,8 +16,6 @@ from .active_region import ActiveRegion
 from .candidates import is_compiled
 from .module_map import OfModules, parts_of
 
-__all__ = ["SHORT_LIVED", "ModuleRegions"]
-
 SHORT_LIVED = 4
 """Where so many modules of one class, called from one line, have died before a graph served them, the code makes them
 anew each time: the next ones are let be."""

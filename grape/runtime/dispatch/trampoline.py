@@ -17,8 +17,6 @@ from threading import get_ident
 from ...model.call import Args, Kwargs
 from ...tracing import grape_works, is_grape_code
 
-__all__ = ["Trampoline", "is_trampoline", "note_rewritten", "prune_traceback", "typed_code", "written_code"]
-
 _TYPED: weakref.WeakKeyDictionary[types.CodeType, types.CodeType] = weakref.WeakKeyDictionary()
 """Of code that holds objects of Grape's: the code that it was made from."""
 

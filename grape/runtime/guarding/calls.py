@@ -19,8 +19,6 @@ from ...tracing import is_grape_code
 from ..state.own_code import is_followed
 from .purity import pure_builtin, pure_library
 
-__all__ = ["EVENT_NS", "CallWatch", "is_of_the_person"]
-
 EVENT_NS = 200
 """Nanoseconds that it takes to see one call begin or end."""
 _LOADS = "_find_and_load"

@@ -27,8 +27,6 @@ from ..backends.protocol import CaptureFailed
 from ..dispatch.trampoline import is_trampoline
 from .calls import CallWatch, is_of_the_person
 
-__all__ = ["SHOWN", "EffectBan", "EffectWatch", "effect_of"]
-
 _WATCHED: tuple[tuple[object, str], ...] = (
     (builtins, "print"),
     (builtins, "input"),

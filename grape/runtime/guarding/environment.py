@@ -13,15 +13,6 @@ from torch.utils._device import DeviceContext
 
 from ..state.hooks import HOOKS_OF_ALL_MODULES
 
-__all__ = [
-    "environment",
-    "foreign_function_mode",
-    "foreign_modes",
-    "is_batched",
-    "is_transformed",
-    "quick_modes",
-]
-
 
 def _readers(*names: str) -> tuple[Callable[[], object], ...]:
     """The functions of torch that read these settings, of those that this version has."""
@@ -103,12 +94,7 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[object, ...]:
     )
     if kind != "cuda":
         return *common, *[read() for read in _SETTINGS_OF_HOST]
-    return (
-        *common,
-        *_settings(),
-        tuple(_sdp_order()),
-        torch._C._cuda_getCurrentRawStream(device.index or 0),
-    )
+    return (*common, *_settings(), tuple(_sdp_order()), torch._C._cuda_getCurrentRawStream(device.index or 0))
 
 
 def _settings() -> list[object]:

@@ -12,7 +12,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from operator import attrgetter
 
 import torch
@@ -41,8 +41,6 @@ from ..state import (
 from .structure import names_of_dimensions
 from .tensor_guards import compiled_check
 
-__all__ = ["GuardSet", "TooLarge"]
-
 
 class GuardSet:
     """A snapshot of the state that `root` and the objects in `more` can read; `holds` says whether it is unchanged.
@@ -62,7 +60,7 @@ class GuardSet:
         self._dicts, self._lists, self._modules = found.dicts, found.lists, found.modules
         self._items, self._attributes = found.items, found.attributes
         self._codes, self._states, self._objects = found.codes, found.states, found.objects
-        self._tensors, self._names = found.tensors, found.names
+        self.tensors, self._names = found.tensors, found.names
         self._places_of, self._seen = found.places_of, found.seen
         self._replaceable, self._functions = found.replaceable(), set(found.met)
         self.more = more
@@ -105,10 +103,6 @@ class GuardSet:
         held += [function for function, _ in self._codes]
         return sum(one is value for one in held) + (self._seen.get(id(value)) is value)
 
-    def owns(self, tensor: torch.Tensor) -> bool:
-        """True for a tensor that was found itself, not through another view of its memory."""
-        return self.reaches(tensor)
-
     def reaches(self, value: object) -> bool:
         """True where this very object was found, so that what it holds is guarded.
 
@@ -120,16 +114,11 @@ class GuardSet:
     def has_hooked_nodes(self) -> bool:
         """True if somebody holds the node of a gradient and has a hook on it, which ends with the node, unguarded."""
         with unnumbered():  # to ask for the node of a gradient takes a number in some versions of torch
-            return any(map(is_node_hooked, self._tensors))
-
-    @property
-    def tensors(self) -> Sequence[torch.Tensor]:
-        """All that were found."""
-        return self._tensors
+            return any(map(is_node_hooked, self.tensors))
 
     def leaves(self) -> list[tuple[str, torch.Tensor]]:
         """Name and tensor of all that were found and may have a gradient."""
-        named = zip(self._names, self._tensors, strict=True)
+        named = zip(self._names, self.tensors, strict=True)
         return [(name, tensor) for name, tensor in named if tensor.is_leaf and _may_have_gradient(tensor)]
 
     def form(self) -> tuple[object, ...]:
@@ -163,13 +152,13 @@ class GuardSet:
         """All that can be put back if it is changed from now on."""
         dicts = [*self._dicts, *self.attributes]
         items = [item for item in self._items if not _is_librarys(item[0])]
-        return KeptState(dicts, self._lists, items, self._attributes, self._tensors)
+        return KeptState(dicts, self._lists, items, self._attributes, self.tensors)
 
     def _snapshot(self) -> None:
         self._namespaces = Namespaces(self._items, ABSENT)
         self._containers.remember()
         self._places = self._locate()
-        self._compiled = compiled_check(self._tensors)
+        self._compiled = compiled_check(self.tensors)
         self._handles = RemovableHandle.next_id
         self._classes = [*map(type, self._objects)]
 
@@ -177,7 +166,7 @@ class GuardSet:
         """Address, shape, stride, dtype and names of dimensions of every tensor; where gradients may be recorded,
         whether it needs one.
         """
-        tensors = self._tensors
+        tensors = self.tensors
         kind = torch.Tensor
         flags = [*map(_needs_grad, tensors)] if torch.is_grad_enabled() else None
         places = [*map(kind.data_ptr, tensors)], [*map(kind.size, tensors)], [*map(kind.stride, tensors)]
@@ -210,12 +199,12 @@ class GuardSet:
 
     def in_memory(self) -> bool:
         """True where every tensor lies where it did: what a graph reads must exist before it is launched."""
-        return bool([*map(torch.Tensor.data_ptr, self._tensors)] == self._places[0])
+        return bool([*map(torch.Tensor.data_ptr, self.tensors)] == self._places[0])
 
     def _in_place(self, in_memory: bool) -> bool:
         """`_locate() == _places` by torch's compiled guards, which may say no under other modes than the snapshot's."""
         compiled = self._compiled
-        return compiled is not None and (in_memory or self.in_memory()) and bool(compiled(*self._tensors))
+        return compiled is not None and (in_memory or self.in_memory()) and bool(compiled(*self.tensors))
 
     def _same_values(self) -> bool:
         """Equal values under other identities (``self.eps = 1e-5`` again) hold as well; remember the new ones."""
@@ -275,7 +264,7 @@ class GuardSet:
             for owner in (*self._seen.values(), self._root and self._root()):
                 if isinstance(owner, torch.nn.Module) and new_hooks(map(vars(owner).get, HOOKS), known):
                     return f"a hook on {type(owner).__name__}"
-            if any(new_hooks(hooks_of(tensor), known) for tensor in self._tensors):
+            if any(new_hooks(hooks_of(tensor), known) for tensor in self.tensors):
                 return "a hook on a tensor"
             if self.has_hooked_nodes():
                 return "a hook on a gradient's node"

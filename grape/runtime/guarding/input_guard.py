@@ -19,8 +19,6 @@ from .structure import Layout, Node, Repeated, Static, Tree, typed
 from .tensor_guards import compiled_check
 from .writing import Writer
 
-__all__ = ["InputGuard", "compile_input_guard"]
-
 
 class Tensors:
     """Compiled guards for the leaves of one layout; tensors of other dispatch keys (inference tensors) are added."""

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 from ...model import Position
 
-__all__ = ["blamed"]
-
 
 def blamed(function: object, paths: Sequence[str], at: Position) -> tuple[str, Position]:
     """By which path the code reaches what has changed, and the one line of `function` that mentions it.

@@ -8,8 +8,6 @@ from ...model import Position, Reason, Refused
 from ...tracing import BESIDE_GROUP, process_group
 from .guards import GuardSet
 
-__all__ = ["refuse_parallel"]
-
 _PARALLEL = ("torch.distributed.", "torch.nn.parallel.")
 """Where the classes are defined: DataParallel, DistributedDataParallel, what `fully_shard` makes, DTensor."""
 

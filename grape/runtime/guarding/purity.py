@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["knows_torch", "pure_builtin", "pure_library"]
-
 _PURE = frozenset(
     {
         *("abc", "_abc", "_collections_abc", "collections", "_collections", "bisect", "_bisect", "heapq", "_heapq"),

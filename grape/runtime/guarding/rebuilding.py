@@ -7,8 +7,6 @@ import types
 
 from .structure import _PLAIN, Node, Static, typed
 
-__all__ = ["mapping_of", "new_container", "new_tuple", "same_structure"]
-
 
 def new_tuple(cls: type, items: list[object]) -> object:
     """A tuple, a namedtuple (past its `__new__`), or one of torch's own (`torch.Size`, results of `max`, ...)."""

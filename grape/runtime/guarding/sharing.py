@@ -13,8 +13,6 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["shared", "shared_key", "shared_objects", "shared_tensors"]
-
 _T = TypeVar("_T")
 _S = TypeVar("_S", bound=Sequence[object])
 

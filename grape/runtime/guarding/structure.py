@@ -21,19 +21,6 @@ from ..buffers.strided import alignment
 from ..state import attributes_of, is_own_class, is_own_module, is_plain, known_instances, why_odd
 from .environment import is_batched
 
-__all__ = [
-    "Layout",
-    "Node",
-    "Tree",
-    "Unsupported",
-    "flatten",
-    "leaf_meta",
-    "names_of_dimensions",
-    "nodes_of",
-    "stateful",
-    "typed",
-]
-
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _STATELESS = (
     type,

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch._C._dynamo.guards import TensorGuards
 
-__all__ = ["compiled_check"]
-
 _guards: Callable[..., TensorGuards] = TensorGuards  # the stubs of torch lack the tensors that it takes
 
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["Writer"]
-
 
 @lru_cache(maxsize=128)
 def _compiled(source: str) -> types.CodeType:

@@ -12,8 +12,6 @@ from ..backends.cuda.executables.updatable import UpdatableCudaGraph
 from ..backends.cuda.graph import CudaGraph
 from ..backends.protocol import Pool
 
-__all__ = ["StageBackend"]
-
 T = TypeVar("T")
 
 

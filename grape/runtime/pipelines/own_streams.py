@@ -12,8 +12,6 @@ import torch
 
 from ...errors import UsageError
 
-__all__ = ["OwnStreams"]
-
 _MOST = 32
 _PRIORITY = -1
 _taken: set[torch.cuda.Stream] = set()

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -26,8 +25,6 @@ from .sharing import Versions, conflict
 from .stage import Stage
 from .stages import check_depth, devices_of, named_devices, stages_of
 from .values import copied, devices_in, like
-
-__all__ = ["Pipeline", "pipeline"]
 
 LOOKED_AT = 3
 """So many samples go through one after the other, while what the stages touch is looked at."""
@@ -206,9 +203,7 @@ class Pipeline:
     def __enter__(self) -> Pipeline:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def __del__(self) -> None:

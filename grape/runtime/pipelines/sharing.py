@@ -17,8 +17,6 @@ from torch.utils import _pytree as pytree
 from ...model.call import Args, Kwargs
 from ...tracing import OwnMode, issue
 
-__all__ = ["Touched", "Versions", "conflict"]
-
 _Memory = dict[int, StorageWeakRef]
 """By identity; the weak reference keeps the identity from being given to other memory."""
 

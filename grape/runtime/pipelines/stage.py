@@ -15,8 +15,6 @@ from .sharing import Touched
 from .state import State
 from .values import Taker, copied, detached, devices_in, moved
 
-__all__ = ["Stage"]
-
 DRAWS = "draws random numbers on the GPU"
 
 

@@ -11,8 +11,6 @@ from torch import nn
 
 from ...errors import UsageError
 
-__all__ = ["check_depth", "devices_of", "named_devices", "stages_of"]
-
 Function = Callable[[object], object]
 
 MOST_STAGES = 4

@@ -13,8 +13,6 @@ from types import CellType, FunctionType, MethodType
 import torch
 from torch import nn
 
-__all__ = ["State"]
-
 Place = tuple[Mapping[str, object], str] | CellType
 _LEFT_OUT = frozenset({"_parameters", "_modules"})
 """Of a module: parameters are written in place, modules are visited by themselves."""

@@ -14,8 +14,6 @@ from torch.utils import _pytree as pytree
 
 from ...errors import UsageError
 
-__all__ = ["Taker", "copied", "detached", "devices_in", "like", "moved"]
-
 ALIGNMENT = 512
 """Bytes. The caching allocator begins every block at a multiple of it."""
 
@@ -102,7 +100,7 @@ def _copies(group: Sequence[torch.Tensor], take: Taker, *, non_blocking: bool = 
     spans = [_span(tensor) for tensor in group]
     start = min(low for low, _ in spans) // ALIGNMENT * ALIGNMENT
     nbytes = max(high for _, high in spans) - start
-    there = _bytes(first).set_(first.untyped_storage(), start, (nbytes,), (1,))
+    there = torch.empty(0, dtype=torch.uint8, device=first.device).set_(first.untyped_storage(), start, (nbytes,), (1,))
     copy = take(there).copy_(there, non_blocking)
     return [
         torch.empty(0, dtype=tensor.dtype, device=copy.device).set_(
@@ -118,10 +116,6 @@ def _unusual(tensor: torch.Tensor, take: Taker) -> torch.Tensor:
         return tensor.detach().clone()
     target = take(torch.empty(0, device=tensor.device)).device
     return tensor.detach().clone().to(target)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device)
 
 
 def _memory_of(tensor: torch.Tensor) -> object:

@@ -10,7 +10,6 @@ from .functions import cond, while_loop
 from .lowering.active import in_loop, iterations
 from .lowering.flag import Flag
 from .lowering.node import NodeLowering
-from .lowering.select import SelectLowering
 from .predicate import Predicate
 from .survey import Surveyed, survey
 
@@ -19,7 +18,6 @@ __all__ = [
     "Flag",
     "NodeLowering",
     "Predicate",
-    "SelectLowering",
     "Surveyed",
     "cond",
     "flow",

@@ -12,8 +12,6 @@ import torch
 
 from .lowering.active import refuse
 
-__all__ = ["Arms"]
-
 _LIMIT = 4096
 
 

@@ -26,8 +26,6 @@ from .lowering.lowering import Body, State, active_lowering
 from .lowering.merge import NOTHING, UNBOUND
 from .lowering.truth import negate, truth
 
-__all__ = ["AHEAD", "Iteration", "IterationStep", "Stepper", "Stopped", "run_ahead", "set_stepper", "while_ahead"]
-
 AHEAD = 4
 """So many iterations may be issued whose flags are not known yet. As many can be wasted, at most."""
 
@@ -143,7 +141,7 @@ class Iteration:
             raise noted(_NamesMoved())
         # A wasted iteration hands on what is there already: that ties everything to everything, and nobody sees it.
         # What a name alone held, and what no second name has now, is only known by its new name from here on.
-        times = Counter(map(storage_of, _tensors((closure, state))))
+        times = Counter(storage_of(leaf) for leaf in tree_leaves((closure, state)) if isinstance(leaf, torch.Tensor))
         gone = [old for at, old in given.items() if not stays[at] and times[storage_of(old)] == 1]
         for at, new in made.items():
             for old in gone:
@@ -172,10 +170,6 @@ def _may_be(value: object) -> frozenset[int]:
     if lowering is None or not isinstance(value, torch.Tensor):
         return frozenset()
     return frozenset({storage_of(value), *lowering.ties.partners(value)})
-
-
-def _tensors(values: object) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _flag(value: object, device: torch.device) -> torch.Tensor:

@@ -13,9 +13,6 @@ from .lowering.flag import Flag, as_predicate
 from .lowering.lowering import Lowering, active_lowering
 from .lowering.truth import is_tensor_predicate, truth
 
-__all__ = ["as_state", "cond", "needed_lowering", "while_loop"]
-
-
 T = TypeVar("T")
 
 

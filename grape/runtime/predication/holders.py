@@ -13,8 +13,6 @@ from weakref import getweakrefcount
 
 import torch
 
-__all__ = ["Holders", "storage_of"]
-
 _use_count = torch._C._storage_Use_Count
 _tensor_uses: Callable[[torch.Tensor], int] | None = getattr(torch.Tensor, "_use_count", None)
 

@@ -9,7 +9,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from ...model.call import Args, Kwargs
-from ..backends.operators import Operator
+from ...tracing import Operator
 from ..backends.protocol import CaptureFailed
 from .holders import storage_of
 from .lowering.active import noted, refuse
@@ -17,8 +17,6 @@ from .lowering.flag import Flag, as_predicate
 from .lowering.lowering import State
 from .lowering.merge import UNBOUND, Unbound, copy_all_bits, copy_bits, require_alike, same_plain
 from .lowering.writes import WriteMode, written_by
-
-__all__ = ["Key", "LoopState", "Unsuited"]
 
 Key = tuple[int, ...]
 """A decision: its number in the program, or in the body that holds it, after that body's own (key, arm)."""

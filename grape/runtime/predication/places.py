@@ -11,8 +11,6 @@ from .lowering.active import as_body, refuse
 from .lowering.lowering import Body, State, Test
 from .lowering.merge import UNBOUND
 
-__all__ = ["Attribute", "Item", "Place", "contained", "put", "stateful"]
-
 
 class Place(Protocol):
     def get(self) -> object: ...

@@ -12,8 +12,6 @@ from .lowering.merge import merge_values, select_bits
 from .lowering.truth import is_tensor_predicate
 from .lowering.writes import WriteMode
 
-__all__ = ["Predicate"]
-
 
 class Predicate:
     """Context manager: device work inside takes effect only where `cond` is true.

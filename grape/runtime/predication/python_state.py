@@ -12,11 +12,10 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..guarding.guards import GuardSet, TooLarge
+from ..guarding.guards import GuardSet
 from ..state import ABSENT
+from ..state.names import TooLarge
 from .lowering.active import refuse
-
-__all__ = ["unchanged"]
 
 _CONTAINERS = (list, set, collections.deque)
 

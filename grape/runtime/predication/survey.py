@@ -21,8 +21,6 @@ from .costs.costs import Choice, choose
 from .loop_state import Key, Unsuited
 from .lowering.node import NodeLowering
 
-__all__ = ["Surveyed", "survey"]
-
 _ATTEMPTS = 8
 
 

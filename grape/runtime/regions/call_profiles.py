@@ -16,8 +16,6 @@ from .region_state import RegionState
 from .specialization import Specialization
 from .traced_calls import TracedCall
 
-__all__ = ["CallProfiles"]
-
 MOST_PROFILED = 3
 STRANGE = 3.0
 """A profiled call that took more than this times what calls take is no example of them: another one is profiled."""

@@ -28,8 +28,6 @@ from .observer import Observer
 from .region_state import RegionState
 from .specialization import Specialization
 
-__all__ = ["MAX_ENTRIES", "Captures"]
-
 MAX_ENTRIES = 4
 MAX_CAPTURES = 8
 """So often a shape is captured; a value that the host reads and that is another one at each call ends there."""

@@ -17,8 +17,6 @@ from ..buffers.slots import SlotStore
 from ..compression import ExecutableStore
 from ..replaying.entry import Entry
 
-__all__ = ["CellName", "KnownRegion", "RegionContext"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellName:

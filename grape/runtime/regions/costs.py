@@ -12,8 +12,6 @@ from .observer import Observer
 from .region_state import RegionState
 from .specialization import Specialization
 
-__all__ = ["Costs"]
-
 RUNS_OF_A_CAPTURE = 3
 """The code runs again for the capture, then what was captured is replayed and compared."""
 

@@ -21,9 +21,6 @@ from .region_state import RegionState
 from .replays import Replays
 from .specialization import Specialization
 
-__all__ = ["EagerCalls"]
-
-
 UNUSED = 4
 """Where no gradient came for the results of so many calls, nobody wants any."""
 
@@ -37,14 +34,7 @@ class EagerCalls:
         self._region, self._observer, self._profiles = region, observer, profiles
         self._captures, self._serving = captures, serving
 
-    def observe(
-        self,
-        shape: Specialization,
-        layout: Layout,
-        args: Args,
-        kwargs: Kwargs,
-        may_capture: bool,
-    ) -> object:
+    def observe(self, shape: Specialization, layout: Layout, args: Args, kwargs: Kwargs, may_capture: bool) -> object:
         """Run one call of a cell that is observed. `may_capture`: a graph of this call could serve others."""
         region = self._region
         self._serving.was_eager = True

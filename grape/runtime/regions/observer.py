@@ -17,17 +17,16 @@ from ..accounts.attention import TRACING
 from ..capture import is_left_to_device, judge
 from ..guarding.calls import EVENT_NS
 from ..guarding.effects import SHOWN, EffectWatch, effect_of
-from ..guarding.guards import GuardSet, TooLarge
+from ..guarding.guards import GuardSet
 from ..guarding.mentions import blamed
 from ..guarding.parallel import refuse_parallel
 from ..guarding.structure import Layout, Unsupported, flatten, stateful
 from ..replaying.value_guards import refuse_read, slice_of
+from ..state.names import TooLarge
 from ..training import leaves_a_graph, with_graphs_of_results
 from .region_state import RegionState
 from .specialization import Found, Specialization
 from .traced_calls import TracedCall
-
-__all__ = ["Observer"]
 
 TRACED = 2
 UNSTEADY = 2

@@ -14,12 +14,12 @@ import torch
 
 from ...model import FEWEST_SAMPLES, Position, Reason, Refused, RegionEvidence
 from ...model.call import Args, Kwargs
+from ...profiling import CallTimer
 from ...tracing import person_runs
 from ..accounts.memory import name_budget
 from ..accounts.replay_counts import ReplayCounts
 from ..accounts.samples import CallTimes
 from ..accounts.tally import Tally
-from ..backends.protocol import CallTimer
 from ..guarding.environment import quick_modes
 from ..guarding.structure import Unsupported, flatten
 from ..replaying.entry import OTHER_MODES, NoReplay
@@ -32,8 +32,6 @@ from .region_evidence import evidence_of
 from .region_state import LATELY, RegionState
 from .replays import Replays
 from .specialization import Specialization
-
-__all__ = ["Region", "RegionContext"]
 
 INTERLEAVE = 4
 """Once a graph replays, every so many calls one runs eagerly until there are `FEWEST_SAMPLES` times of both."""

@@ -13,8 +13,6 @@ from .observer import Observer
 from .region_state import RegionState
 from .traced_calls import traces_of_cell
 
-__all__ = ["evidence_of"]
-
 
 def evidence_of(region: RegionState, observer: Observer, profiles: CallProfiles, captures: Captures) -> RegionEvidence:
     """The evidence of a region in the cell that runs. Eager times go back further, and traces that hold for it."""

@@ -20,8 +20,6 @@ from .context import RegionContext
 from .shapes import Shapes
 from .specialization import Specialization
 
-__all__ = ["LATELY", "RegionState"]
-
 LATELY = 4
 """So many calls: a recurrence has two graphs, and what blocks one need not block the next."""
 

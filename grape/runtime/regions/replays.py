@@ -9,16 +9,14 @@ from collections.abc import Sequence
 import torch
 
 from ...model import Decision, Measured, Reason, Refused
+from ...profiling import CallTimer
 from ..alias import MIN_BYTES, ROUNDS
-from ..backends.protocol import CallTimer
 from ..replaying.entry import BLOCKED, MISMATCH, NO_EXECUTABLE, OTHER_MODES, Entry, NoReplay
 from ..replaying.node_numbers import instead_of
 from .call_profiles import CallProfiles
 from .captures import MAX_ENTRIES, Captures
 from .region_state import RegionState
 from .specialization import Specialization
-
-__all__ = ["Replays"]
 
 STRAYS = 3
 """After so many copies out of one slot into another, a graph is captured that reads the arguments where they are."""

@@ -6,8 +6,6 @@ from ..guarding.sharing import shared, shared_key
 from ..guarding.structure import Layout, Node, Static, stateful
 from .specialization import Specialization
 
-__all__ = ["Shapes"]
-
 VARIANTS = 8
 
 

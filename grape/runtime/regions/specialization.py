@@ -11,8 +11,6 @@ from ..guarding.input_guard import InputGuard
 from ..replaying.entry import Entry
 from ..training import Backwards
 
-__all__ = ["Found", "Specialization"]
-
 
 @dataclass(frozen=True, slots=True)
 class Found:

@@ -14,8 +14,6 @@ from .context import CellName
 from .region_state import RegionState
 from .specialization import Specialization
 
-__all__ = ["TracedCall", "traces_of_cell"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedCall:

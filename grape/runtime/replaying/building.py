@@ -17,8 +17,6 @@ from ..guarding.structure import Node, Static, Tree, Unsupported, nodes_of
 from ..guarding.writing import Writer
 from ..training.consumed import seal
 
-__all__ = ["Build", "Source", "compile_build", "rebuild"]
-
 Build: TypeAlias = Callable[[Sequence[torch.Tensor], Sequence[object], Sequence[torch.Tensor]], Any]
 """Takes argument leaves, argument containers, and the outputs of the graph, in order; gives the result."""
 Source: TypeAlias = int | Callable[[Sequence[torch.Tensor]], torch.Tensor] | None

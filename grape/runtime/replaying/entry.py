@@ -25,9 +25,6 @@ from .outputs import Outputs
 from .value_guards import ValueGuards
 from .versions import Growth, set_versions
 
-__all__ = ["BLOCKED", "MISMATCH", "NO_EXECUTABLE", "OTHER_MODES", "Entry", "NoReplay", "identities"]
-
-
 _use_count = torch._C._storage_Use_Count
 
 

@@ -20,8 +20,6 @@ from ...model.call import Args
 from ...tracing import RecordedCall
 from .value_guards import thaw
 
-__all__ = ["Draw", "HostDraws", "host_draws"]
-
 aten = torch.ops.aten
 _OVERWRITING = frozenset(
     {

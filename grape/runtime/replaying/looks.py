@@ -11,8 +11,6 @@ import torch
 
 from ..buffers.strided import Strided, strided
 
-__all__ = ["Form", "Look", "alias_of", "first_difference", "forms_of", "kinship", "look_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Look:

@@ -21,8 +21,6 @@ import torch
 
 from ..state import unseen_handles
 
-__all__ = ["advance", "in_backward", "instead_of", "is_supported", "numbered", "unnumbered"]
-
 T = TypeVar("T")
 _ONE_MORE = "_ZN2at15sequence_number17get_and_incrementEv"
 """`at::sequence_number::get_and_increment()`."""

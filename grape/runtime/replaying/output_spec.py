@@ -19,8 +19,6 @@ from ..guarding.structure import Layout, Node, Static, Tree, nodes_of
 from .building import Build, Source, compile_build
 from .looks import alias_of
 
-__all__ = ["ArgumentView", "Change", "Origin", "OutputSpec", "Outside", "write_output_spec"]
-
 
 @dataclass(frozen=True, slots=True)
 class ArgumentView:

@@ -21,8 +21,6 @@ from ..buffers.strided import Strided, by_storage, over, storage_at, strided
 from ..guarding.sharing import shared
 from .looks import Form, alias_of, forms_of, kinship, look_of
 
-__all__ = ["Outputs"]
-
 _use_count = torch._C._storage_Use_Count
 _set_versions = torch._C._autograd._unsafe_set_version_counter
 _NOWHERE = torch.empty(0, device="cpu")

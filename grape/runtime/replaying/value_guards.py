@@ -18,8 +18,6 @@ from ...model import HostRead, OpRecord, Reason, Refused, TensorView, Trace
 from ...model.call import Args, Kwargs
 from ...tracing import HOST_READS, RecordedCall, tensors_in
 
-__all__ = ["PrologueStep", "ValueGuards", "build_value_guards", "refuse_read", "slice_of", "thaw"]
-
 MAX_SLICE = 12
 """A slice with more operators that compute is not a cheap question about the inputs; the region is refused."""
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Growth", "VersionWatch", "set_versions", "versions_of"]
-
 
 def versions_of(tensors: Iterable[torch.Tensor]) -> list[int]:
     """Of each tensor; inference tensors count nothing, and have 0."""

@@ -14,9 +14,10 @@ from .hooks import (
 )
 from .kept import KeptState
 from .libraries import known_instances
+from .names import ABSENT, TooLarge
 from .namespaces import MODULE, Namespaces
 from .own_code import is_own_class, is_own_module
-from .walk import ABSENT, Reach, TooLarge
+from .walk import Reach
 
 __all__ = [
     "ABSENT",

@@ -14,8 +14,6 @@ import torch
 
 from .own_code import is_own_class
 
-__all__ = ["attributes_of", "is_a", "is_plain", "is_watched", "slots_of", "why_odd"]
-
 T = TypeVar("T")
 
 _HEAP = 1 << 9

@@ -18,8 +18,6 @@ from typing import Any, TypeAlias
 
 from torch._C._dynamo.guards import dict_version
 
-__all__ = ["AnyDict", "Attributes", "Contents"]
-
 AnyDict: TypeAlias = dict[Any, object]
 """Whatever its keys are."""
 _dict_version: Callable[[AnyDict], int] | None = dict_version if sys.version_info < (3, 12) else None

@@ -12,19 +12,6 @@ import torch
 
 from ..dispatch.trampoline import written_code
 
-__all__ = [
-    "CONTAINERS",
-    "LEAVES",
-    "attribute_names",
-    "contents_of_array",
-    "contents_of_set",
-    "emptiness",
-    "getter",
-    "is_defined_again",
-    "is_equal",
-    "read",
-]
-
 CONTAINERS = frozenset({dict, list, set, collections.defaultdict, collections.OrderedDict, collections.deque})
 LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, types.ModuleType)
 """Values without state: what they are, they stay."""

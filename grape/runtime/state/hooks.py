@@ -10,16 +10,6 @@ from torch.nn.modules import module as _modules
 from torch.optim import optimizer as _optimizer
 from torch.utils.hooks import RemovableHandle
 
-__all__ = [
-    "HOOKS",
-    "HOOKS_OF_ALL_MODULES",
-    "HOOKS_OF_ALL_OPTIMIZERS",
-    "hooks_of",
-    "is_node_hooked",
-    "new_hooks",
-    "unseen_handles",
-]
-
 HOOKS = frozenset(
     {
         "_backward_pre_hooks",

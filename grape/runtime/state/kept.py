@@ -17,8 +17,6 @@ import torch
 from .contents import read
 from .namespaces import Item
 
-__all__ = ["KeptState"]
-
 _ABSENT = object()
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 import sys
 import types
 
-__all__ = ["BUILTINS", "INTROSPECTION", "READS_ALL", "is_pure", "is_trusted", "known_instances", "why_not"]
-
 _PURE = frozenset(
     {
         *("__future__", "_abc", "_bisect", "_collections", "_collections_abc", "_functools", "_heapq", "_operator"),

@@ -20,8 +20,6 @@ from .libraries import INTROSPECTION, READS_ALL, is_pure, why_not
 from .namespaces import Item
 from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module, mentioned_in, reads_any_name
 
-__all__ = ["ABSENT", "BY_SYNTAX", "CALLABLES", "METHOD", "PLAIN", "Names", "Opaque", "TooLarge"]
-
 ABSENT = object()
 """Stands for the value of a name that is not defined, or of an attribute that is not set."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))

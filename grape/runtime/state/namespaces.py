@@ -18,8 +18,6 @@ from torch._C._dynamo.guards import dict_version
 from ...tracing import is_grape_code
 from .own_code import is_followed
 
-__all__ = ["MODULE", "TENSOR", "Item", "Namespaces"]
-
 PATIENCE = 4
 """So many times a namespace may be found written, with every name as it was, before its names are looked up always."""
 Item = tuple[Mapping[str, object], str, object]

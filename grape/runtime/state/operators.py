@@ -18,8 +18,6 @@ try:
 except ImportError:  # a version that keeps them elsewhere
     OPDEFS, DEFINITION = WeakValueDictionary(), OperatorBase
 
-__all__ = ["OPERATORS", "has_hidden_kernel", "is_hidden", "python_of"]
-
 _KERNEL = re.compile(r"^(\w+)(?:\[alias\])?: registered at (.*):\d+ ::", re.MULTILINE)
 _OF_SHAPES = "Meta"
 _OF_OTHERS = "CompositeImplicitAutograd"

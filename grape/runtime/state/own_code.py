@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from ...tracing import is_own_code
 
-__all__ = ["ANY_NAME", "Mentioned", "is_followed", "is_own_class", "is_own_module", "mentioned_in", "reads_any_name"]
-
 _GLOBAL_INSTRUCTIONS = frozenset(
     {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"}
 )

@@ -25,23 +25,13 @@ import torch
 
 from .classes import attributes_of, is_plain, is_watched, slots_of
 from .containers import AnyDict, Attributes
-from .contents import (
-    CONTAINERS,
-    LEAVES,
-    contents_of_array,
-    contents_of_set,
-    emptiness,
-    getter,
-    read,
-)
+from .contents import CONTAINERS, LEAVES, contents_of_array, contents_of_set, emptiness, getter, read
 from .hooks import HOOKS, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
 from .libraries import BUILTINS, READS_ALL, is_pure, known_instances
 from .names import ABSENT, BY_SYNTAX, CALLABLES, CODE, METHOD, PLAIN, Names, Opaque, TooLarge, a
 from .namespaces import MODULE, TENSOR
 from .operators import OPERATORS, is_hidden, python_of
 from .own_code import ANY_NAME, is_own_class, is_own_module
-
-__all__ = ["ABSENT", "Opaque", "Reach", "TooLarge"]
 
 _UNREAD = frozenset(vars(torch.nn.Module())) - {"training", "_parameters", "_buffers", "_modules"}
 """Bookkeeping of every module: hooks (guarded by the number of the next handle) and notes for `state_dict`."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ...tracing import Tracer
     from ..guarding.guards import GuardSet
 
-__all__ = ["Again", "Forward"]
-
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Forward:

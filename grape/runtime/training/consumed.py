@@ -20,8 +20,6 @@ from ..replaying.versions import set_versions, versions_of
 
 _NoModes: Any = vars(torch._C)["_DisableTorchDispatch"]
 
-__all__ = ["has_graph", "is_consumed", "keeps_graph_back", "named", "saved_names", "seal", "seal_all", "sealable"]
-
 
 def keeps_graph_back(tensor: torch.Tensor) -> bool:
     """True where `grad_fn` raises: of a view made without gradients, or one of several that an operator gave, whose

@@ -12,8 +12,6 @@ from types import CodeType, FrameType
 
 from ...tracing import is_own_code
 
-__all__ = ["will_differentiate_again"]
-
 _WORD = "create_graph"
 _MOST = 40
 """Frames that are looked at: a kernel's own lie below those of a cell."""

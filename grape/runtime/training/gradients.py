@@ -20,8 +20,6 @@ from ..backends.protocol import Backend
 from ..replaying.versions import set_versions, versions_of
 from .homes import SUPPORTED, Home, alone, home_of, overlaps, vacant_home
 
-__all__ = ["GradientCapture", "GradientPlan"]
-
 _gradient = attrgetter("grad")
 After = Literal["none", "same", "new"]
 

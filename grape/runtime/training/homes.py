@@ -15,8 +15,6 @@ from weakref import getweakrefcount
 
 import torch
 
-__all__ = ["SUPPORTED", "Home", "alone", "home_of", "overlaps", "vacant_home"]
-
 _use_count = torch._C._storage_Use_Count
 _tensor_use_count: Any = getattr(torch.Tensor, "_use_count", None)
 SUPPORTED = _tensor_use_count is not None

@@ -16,8 +16,6 @@ from torch.autograd.graph import Node
 from ..state import unseen_handles
 from .consumed import keeps_graph_back
 
-__all__ = ["Backwards", "Pattern", "differentiable", "pattern_of"]
-
 Pattern = tuple[tuple[int, ...] | None, ...]
 """Of each result that requires a gradient: the strides of what came for it, None where nothing came."""
 KEPT = 4

@@ -24,9 +24,6 @@ from .again import Again, Forward
 from .consumed import named
 from .observed import Backwards, Pattern, pattern_of
 
-__all__ = ["BackwardGraph", "Pair", "PairedCall", "Saved"]
-
-
 MISSES = 3
 """After so many backwards that no graph served, the pair is captured anew, for the gradients that come now."""
 

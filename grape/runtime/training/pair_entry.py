@@ -11,8 +11,6 @@ from ..replaying.entry import BLOCKED, MISMATCH, Entry
 from .foreseen import will_differentiate_again
 from .pair import Pair
 
-__all__ = ["PairEntry"]
-
 
 @dataclass(slots=True, kw_only=True)
 class PairEntry(Entry):

@@ -17,8 +17,6 @@ from ..replaying.node_numbers import unnumbered
 from ..state import unseen_handles
 from .consumed import saved_names
 
-__all__ = ["Recorded", "Unfit"]
-
 
 class Unfit(Exception):
     """The autograd graph cannot be gone through by a replay."""

@@ -11,8 +11,6 @@ from ...model import Position, Reason, Refused
 from ...tracing import RecordedCall
 from .consumed import has_graph, is_consumed
 
-__all__ = ["graph_that_leaves", "leaves_a_graph", "need_gradients", "no_pair", "with_graphs_of_results"]
-
 
 def need_gradients(more: str = "", at: Position | None = None) -> Refused:
     """The refusal that calls without gradients do not share. `more` goes on in the sentence."""

@@ -16,8 +16,6 @@ import torch
 if TYPE_CHECKING:
     from ..guarding.guards import GuardSet
 
-__all__ = ["StandIns", "stand_in"]
-
 
 class StandIns:
     """For all leaves that `guards` found and that require a gradient. `connected` ones are views of the originals, for

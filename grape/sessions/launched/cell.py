@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from ...failures import failure_notes
@@ -27,11 +26,6 @@ from ..process import engine_there_is, keep_report
 from ..ranks import beside_children, children, count_children
 from ..running import NESTED, Cell
 from .child import ChildReport, Served, give_back, reports_in, take_over
-
-if TYPE_CHECKING:
-    from ...fixing.later import FixesLater
-
-__all__ = ["LaunchedSession"]
 
 _AS_WRITTEN = "it has a call that starts processes, and none was started; put work of its own into another cell"
 _RELEASED = "graphs of earlier cells were released, for the processes that this cell starts"
@@ -57,7 +51,7 @@ class LaunchedSession:
         self.cell = cell
         self.namespace = namespace
         self.report: Report | None = None
-        self._file_names = file_names
+        self._shown = cell.names(file_names)
         self._folder: Path | None = None
         self._notes: tuple[str, ...] = ()
         self._since = self.cell.since if self.cell.since is not None else time.perf_counter()
@@ -164,7 +158,10 @@ class LaunchedSession:
             error=said if said is not None else evidence.error,
             notes=(*self._notes, note, *evidence.notes, *failure_notes()),
         )
-        report = build_report(evidence, first.report.findings, self._fixes(evidence, first.report))
+        from ...fixing.later import FixesLater
+
+        fixes = FixesLater(lambda: evidence, first.report.findings, None)
+        report = build_report(evidence, first.report.findings, fixes)
         return beside_children(report, {rank: one.message for rank, one in by_rank.items()}, started, self._shown)
 
     def _alone(self, wall_ms: float, started: int, error: str | None) -> CellEvidence:
@@ -182,17 +179,6 @@ class LaunchedSession:
             time=CellTime(wall_ms=wall_ms, plain_ms=None, basis="no process reported"),
             notes=(*self._notes, *failure_notes()),
         )
-
-    def _fixes(self, evidence: CellEvidence, report: Report) -> FixesLater:
-        from ...fixing.later import FixesLater
-
-        return FixesLater(lambda: evidence, report.findings, None)
-
-    def _shown(self, filename: str) -> str:
-        """The name to show of a file that code is compiled from."""
-        if filename == self.cell.filename:
-            return self.cell.name
-        return self._file_names(filename) if self._file_names is not None else filename
 
 
 def _were_started(count_: int) -> str:

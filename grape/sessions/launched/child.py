@@ -25,8 +25,6 @@ from ..running import Cell
 if TYPE_CHECKING:
     from ..engine import OpenSession
 
-__all__ = ["ChildReport", "Served", "give_back", "reports_in", "take_over"]
-
 Runner = Callable[[Callable[..., object], int, tuple[object, ...], str], None]
 """torch's own: it calls the function with the number of the process, and writes into a file what that raises."""
 
@@ -94,7 +92,7 @@ class Served:
         cell = Cell(name=self.name, source=self.source, filename=self.filename)
         with same_random_stream(), without_warnings(), without_collections(), _rank(index):
             session = session_for(
-                options=self.options, cell=cell, namespace=namespace, file_names=_patched.shown or self._shown
+                options=self.options, cell=cell, namespace=namespace, file_names=_patched.shown or cell.names(None)
             )
             try:
                 session.open()
@@ -104,16 +102,7 @@ class Served:
                 raise
         return session
 
-    def _shown(self, filename: str) -> str:
-        return self.name if filename == self.filename else filename
-
-    def _close(
-        self,
-        session: OpenSession,
-        index: int,
-        heard: list[RankMessage],
-        failure: BaseException | None,
-    ) -> None:
+    def _close(self, session: OpenSession, index: int, heard: list[RankMessage], failure: BaseException | None) -> None:
         with same_random_stream(), without_warnings(), without_collections():
             report = session.close(failure)
             found = ChildReport(index=index, message=heard[-1], report=report)

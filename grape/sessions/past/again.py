@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..engine import Engine
     from .history import Past
 
-__all__ = ["evidence_again", "report_again", "why_no_graphs"]
-
 _LOOKED_AT = "looked at in run {runs}; since then {stance}; %grape reset has it looked at again"
 _RECALLED = "known from %grape recall; {stance}; %grape reset has it looked at"
 

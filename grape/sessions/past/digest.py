@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from types import CodeType
 
-__all__ = ["digest_of"]
-
 
 def digest_of(key: tuple[str, frozenset[object]]) -> str:
     """The same in another process for the same source over the same code."""

@@ -19,10 +19,8 @@ from typing import Any, Literal
 
 from ...model import CellEvidence, Finding
 from ...options import Applied
-from ...quiet import without_warnings
+from ...quiet import syntax_tree
 from .digest import digest_of
-
-__all__ = ["MOST_AGAIN", "OUT_OF_DATE", "CellKey", "History", "Led", "Mode", "Past", "key_of", "recalled_shapes"]
 
 Mode = Literal["watch", "serve", "leave", "stream"]
 CellKey = tuple[str, frozenset[object]]
@@ -176,7 +174,7 @@ def key_of(source: str, namespace: Mapping[str, object]) -> CellKey | None:
 
 def _names(source: str) -> tuple[frozenset[str], frozenset[str]] | None:
     """The names that a cell uses, and those that it binds."""
-    tree = _parsed(source) or _parsed(_MAGIC.sub(r"\1pass", source))
+    tree = syntax_tree(source) or syntax_tree(_MAGIC.sub(r"\1pass", source))
     if tree is None:
         return None
     nodes = list(ast.walk(tree))
@@ -184,14 +182,6 @@ def _names(source: str) -> tuple[frozenset[str], frozenset[str]] | None:
     stored = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
     defined = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
     return frozenset(node.id for node in names), frozenset(stored | defined)
-
-
-def _parsed(source: str) -> ast.Module | None:
-    try:
-        with without_warnings():
-            return ast.parse(source)
-    except (SyntaxError, ValueError):
-        return None
 
 
 def _codes(value: Any) -> Iterator[types.CodeType]:

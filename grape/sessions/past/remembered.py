@@ -15,8 +15,6 @@ from ...errors import UsageError
 from ...model import CODES, CellEvidence, Finding, Position, Reason, Refused, RegionEvidence, ShapeCount
 from .history import Past
 
-__all__ = ["FORMAT", "VERSION", "Machine", "Remembered", "read", "written"]
-
 FORMAT, VERSION = "grape-remembered", 1
 _ELSEWHERE = "an earlier cell"
 _MOST_CELLS = 4096

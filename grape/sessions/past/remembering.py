@@ -14,8 +14,6 @@ from ..engine import Engine
 from .history import Past
 from .remembered import Machine, read, written
 
-__all__ = ["recall", "remember"]
-
 _WORDS = {"streams": "left to operator streams: {}", "graphs": "served by graphs: {}", "written": "as written: {}"}
 
 

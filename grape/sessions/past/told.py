@@ -9,8 +9,6 @@ from typing import Any
 
 from ...model import CellEvidence, Finding, OpRecord, Position, RegionEvidence, Trace
 
-__all__ = ["distinct", "evidence_as", "findings_as", "renamed", "sources", "told"]
-
 
 def sources(names: Callable[[str], str]) -> tuple[tuple[str, str], ...]:
     """The person's code that ran so far, by the name to show: cells and files."""

@@ -24,8 +24,6 @@ from .children import children
 from .exchange import exchange
 from .launch import RankMessage, kept
 
-__all__ = ["arrivals_of", "beside_children", "beside_ranks"]
-
 _NOTHING_MET = Arrivals(meetings=(), at_ns=(), met=0)
 _GONE = "the process group was destroyed before the cell ended"
 _PARTS = "groups of some of the ranks exchange tensors as well"

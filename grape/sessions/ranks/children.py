@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["children", "count_children"]
-
 _forked = 0
 _hooked = False
 

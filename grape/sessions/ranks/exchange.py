@@ -17,8 +17,6 @@ from typing import Any
 
 from ...tracing import Group
 
-__all__ = ["Exchange", "exchange"]
-
 PATIENCE_S = 0.5
 """That rank 0 waits for the others, in all; half as long after a cell at which somebody was missing."""
 LEAST_PATIENCE_S = 0.03

@@ -10,8 +10,6 @@ from typing import Any
 
 from ...streams import Arrivals
 
-__all__ = ["RankMessage", "kept"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMessage:

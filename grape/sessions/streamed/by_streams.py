@@ -9,8 +9,6 @@ from ...options import REFERENCE
 from ...streams import Settings
 from ..engine import Engine
 
-__all__ = ["PROFILE", "hindrance", "settings_for"]
-
 PROFILE = "operator streams have nothing to look on at (--profile); --engine regions has"
 NO_GPU = "no GPU here, and on a CPU streams make nothing faster"
 

@@ -29,8 +29,6 @@ from .judged import after_streamed_run, did_other_work, without_streams
 from .lead import after_led_run, after_timed_run, has_to_be_timed, is_young
 from .stream_evidence import stream_evidence, streamed_findings, with_sources
 
-__all__ = ["StreamedSession"]
-
 _TIMED = "this run tells whether operator streams make it faster"
 _CUT_SHORT = "this run was to tell whether operator streams make it faster, and did not get to its end"
 _STOPPED = "what came after an import ran as written: "
@@ -64,6 +62,7 @@ class StreamedSession:
         """The cell has run before, and been reported at length."""
         self.report: Report | None = None
         self._file_names = file_names
+        self._shown = cell.names(file_names)
         self._engine: Engine | None = None
         self._entered = False
         self._waits: Callable[[], None] | None = None  # takes it back
@@ -207,7 +206,7 @@ class StreamedSession:
     def _report(self, owner: Engine, error: BaseException | None) -> Report:
         import torch
 
-        found = self._stream()
+        found = stream_evidence(self._found, self.cell.name, self._shown) if self._found is not None else None
         if error is not None and self._as_written == _TIMED:
             self._as_written = _CUT_SHORT
         runs = owner.runs.setdefault(self.cell.place, CellRuns())
@@ -339,12 +338,3 @@ class StreamedSession:
         if found is None or not found.matched:
             return self._clock.time(CallsAccount(), runs, finished=finished)
         return self._clock.streamed_time(found, runs, drained_ms=self._drained_ms, same_work=same_work)
-
-    def _stream(self) -> StreamEvidence | None:
-        return stream_evidence(self._found, self.cell.name, self._shown) if self._found is not None else None
-
-    def _shown(self, filename: str) -> str:
-        """The name to show of a file that code is compiled from."""
-        if filename == self.cell.filename:
-            return self.cell.name
-        return self._file_names(filename) if self._file_names is not None else filename

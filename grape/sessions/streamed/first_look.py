@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ..past.history import Past
     from ..timing import CellClock
 
-__all__ = ["FirstLook", "with_first"]
-
 _LOADER = "GR303"
 """The finding that later runs, in which loaders are not timed, have from the first one."""
 

@@ -6,7 +6,6 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from ...errors import UsageError
@@ -16,8 +15,6 @@ from ...streams import Evidence, Settings, Stream, shared
 from ..process import engine
 from .by_streams import hindrance, settings_for
 from .cell import StreamedSession
-
-__all__ = ["StreamedFunction", "stream"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -121,7 +118,7 @@ class StreamedFunction(Generic[P, R]):
     def __enter__(self) -> StreamedFunction[P, R]:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

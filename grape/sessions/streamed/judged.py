@@ -9,8 +9,6 @@ from ...render.units import count, plural, waited_pair
 from ..past.history import Past
 from ..timing import AGREES
 
-__all__ = ["after_streamed_run", "did_other_work", "is_learning", "without_streams"]
-
 FEWEST_MATCHED = 0.05
 """Of a cell's operators; where fewer match, streams gain nothing."""
 FEWEST_TOGETHER = 2

@@ -18,8 +18,6 @@ from .judged import MOST_LEARNING, MOST_PAID, MOST_WAIT, after_streamed_run, is_
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["WARM", "after_led_run", "after_timed_run", "has_to_be_timed", "is_young", "leads", "may_be_looked_at"]
-
 NOTHING = "no operator of it ran on the GPU"
 FEWEST_RUNS = 3
 """That streams served, before regions look: the first records and captures; two that are alike tell what it gave."""

@@ -7,8 +7,6 @@ from ..engine import CELLS
 from ..process import engine
 from .by_streams import hindrance
 
-__all__ = ["begin_plain_cell", "end_plain_cell"]
-
 
 def begin_plain_cell() -> bool:
     """A cell without Grape begins: what streams learned serves it. True where `end_plain_cell` has to be called."""

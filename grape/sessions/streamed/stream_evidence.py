@@ -11,8 +11,6 @@ from ...model.stream import MOST_STOPS, READ
 from ...streams import Evidence
 from ..past.told import sources
 
-__all__ = ["findings_beside", "shown_at", "stream_evidence", "streamed_findings", "with_sources"]
-
 _RANK = ("blocker", "costly", "hint")
 
 

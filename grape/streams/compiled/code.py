@@ -8,8 +8,6 @@ from typing import Any
 
 from ...model.stream import COMPILED
 
-__all__ = ["Code", "read"]
-
 _HEADER = "async_compile.wait"
 """Stands behind imports and kernels, before the calls."""
 _LAUNCH = re.compile(r"\.run\(|extern_kernels\.\w+\(|torch\.ops\.")

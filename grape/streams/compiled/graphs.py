@@ -23,8 +23,6 @@ from ...model.stream import COMPILED, WAITING
 from ..counts import Launches
 from .code import Code, read
 
-__all__ = ["CompiledGraphs", "Graph", "Process"]
-
 WARM = 2
 """Calls as written before one is captured."""
 MOST_FORMS = 64

@@ -17,9 +17,11 @@ from functools import lru_cache
 
 from ....model import CellEvidence, Finding, Position
 from ....model.location import line_of
+from ....model.times.machine import H200, MachineCosts
+from ...code.parsed import Parsed, last_name
 from ...code.sites import BRANCHES, Site, sync_saving_ms, sync_sites
-from ...code.source import Parsed, cell_source, last_name
-from ...cost import H200, MachineCosts, sync_gap_ms
+from ...code.source import cell_source
+from ...cost import sync_gap_ms
 from ...optimizers import advice_for_step
 from ...refusals import advice_at, severity_in, with_refusals
 from ...static.context import Context, StaticFinding

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ....model import CellEvidence, Finding
+from ....model.times.machine import H200, MachineCosts
+from ...code.parsed import last_name
 from ...code.sites import Site, sync_saving_ms, sync_sites
-from ...code.source import cell_source, last_name
-from ...cost import H200, MachineCosts
+from ...code.source import cell_source
 from ...refusals import advice_at, severity_in, with_refusals
 from ...static.context import Context, StaticFinding
 from ...words import operator_name, shape_text, via, waits

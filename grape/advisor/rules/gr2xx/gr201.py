@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from ....model import CellEvidence, Finding, RegionEvidence
+from ....model.times.machine import H200, MachineCosts
 from ...arguments import Arguments
-from ...cost import H200, MachineCosts, capture_ms
+from ...cost import capture_ms
 from ...growth import growing
 from ...refusals import served_by_graphs
 from ...static.context import Context, StaticFinding, shown

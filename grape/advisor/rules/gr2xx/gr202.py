@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from ....model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
 from ....model.kept import Kept
 from ....model.location import line_of
 from ....model.stream import GROWS
+from ....model.times.machine import H200, MachineCosts
 from ...arguments import Arguments
 from ...code.sites import op_sites
 from ...code.source import cell_source
-from ...cost import H200, MachineCosts
 from ...growth import Growth, growing, steady_growth
 from ...refusals import served_by_graphs
 from ...static.context import Context, StaticFinding
@@ -119,26 +120,20 @@ def _concatenation(
     traces = (*region.traces, evidence.trace) if evidence.trace else region.traces
     ranked = sorted(found, key=lambda growth: -growth.elements)
     for growth in ranked:
-        for op in _cats(traces):
+        for op in chain.from_iterable(map(_cats, traces)):
             if any(growth.continued_by(output.shape) for output in op.outputs):
                 return op, growth
     return None, ranked[0]
 
 
-def _cats(traces: Iterable[Trace]) -> Iterator[OpRecord]:
-    return (op for trace in traces for op in _CATS.of(trace))
-
-
-def _is_cat(op: OpRecord) -> bool:
-    return op.name.startswith(("aten.cat.", "aten.concat.", "aten.concatenate."))
-
-
-_CATS = Kept[Trace, tuple[OpRecord, ...]](lambda trace: tuple(op for op in trace.ops if _is_cat(op)))
+@Kept
+def _cats(trace: Trace) -> tuple[OpRecord, ...]:
+    return tuple(op for op in trace.ops if op.name.startswith(("aten.cat.", "aten.concat.", "aten.concatenate.")))
 
 
 def _of_loops(evidence: CellEvidence) -> Iterator[Finding]:
     """Concatenations in a loop of the cell whose results grow steadily."""
-    for site in op_sites(evidence, lambda op, _, region: region is None, among=_CATS.of):
+    for site in op_sites(evidence, lambda op, _, region: region is None, among=_cats):
         growth = steady_growth("", list(enumerate(site.shapes)))
         if growth is None:
             continue

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ....model import CellEvidence, Finding, RegionEvidence, ShapeCount, Trace
 from ....model.times.cold import LEAST_MS, ColdOperator, cold_operators
-from ...cost import H200, MachineCosts
+from ....model.times.machine import H200, MachineCosts
 from ...words import in_library, milliseconds, operator_name, via
 
 CODE = "GR203"

@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from ....model import CellEvidence, CopyRecord, Finding, Position, RegionEvidence
 from ....model.location import line_of
 from ....model.sizes import size_text
+from ....model.times.machine import H200, MachineCosts
 from ...arguments import Arguments
 from ...code.source import cell_source
-from ...cost import H200, MachineCosts, copy_ms
+from ...cost import copy_ms
 from ...words import milliseconds
 
 CODE = "GR301"

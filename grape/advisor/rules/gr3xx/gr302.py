@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator
 from ....model import CellEvidence, Finding, OpRecord, RegionEvidence, TensorView, Trace
 from ....model.sizes import size_text
 from ....model.stream import ON_THE_CPU
+from ....model.times.machine import H200, MachineCosts
 from ...code.sites import Site, op_sites
 from ...code.source import cell_source
-from ...cost import H200, MachineCosts, transfer_ms
+from ...cost import transfer_ms
 from ...refusals import with_refusals
 from ...static.context import Context, StaticFinding
 from ...static.state import root_name

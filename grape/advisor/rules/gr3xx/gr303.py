@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ....model import CellEvidence, Finding, LoaderWait
+from ....model.times.machine import H200, MachineCosts
 from ...code.source import cell_source
-from ...cost import H200, MachineCosts
 from ...words import library, milliseconds, via
 
 CODE = "GR303"

@@ -14,9 +14,10 @@ from functools import partial
 
 from ....model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
 from ....model.sizes import size_text
+from ....model.times.machine import H200, MachineCosts
 from ...code.sites import Site, op_sites
 from ...code.source import cell_source
-from ...cost import H200, MachineCosts, transfer_ms
+from ...cost import transfer_ms
 from ...refusals import advice_at, severity_in
 from ...static.context import Context, StaticFinding
 from ...transfers import Origin, incoming, origin, sources

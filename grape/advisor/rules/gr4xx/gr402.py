@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ....model import CellEvidence, Finding, Position
-from ...code.source import cell_source, last_name
-from ...cost import H200, MachineCosts
+from ....model.times.machine import H200, MachineCosts
+from ...code.parsed import last_name
+from ...code.source import cell_source
 from ...refusals import with_refusals
 
 CODE = "GR402"

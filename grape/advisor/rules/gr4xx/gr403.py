@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from ....model import CellEvidence, Finding, OpRecord, Reason, Refused, RegionEvidence, ScalarChange
 from ....model.stream import CHANGED
+from ....model.times.machine import H200, MachineCosts
 from ...arguments import Arguments
 from ...code.source import cell_source
-from ...cost import H200, MachineCosts
 from ...optimizers import advice_for_step, counts_steps
 from ...refusals import refusal_of, severity_in, with_refusals
 from ...static.context import Context, StaticFinding, shown

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ....model import CellEvidence, Finding, Position, Reason, Refused, RegionEvidence
-from ...code.source import CellSource, cell_source, last_name
-from ...cost import H200, MachineCosts
+from ....model.times.machine import H200, MachineCosts
+from ...code.parsed import last_name
+from ...code.source import CellSource, cell_source
 from ...refusals import callable_name, refusal_of, with_refusals
 from ...static.context import Context, StaticFinding, calls_backward
 from ...static.state import state_writes

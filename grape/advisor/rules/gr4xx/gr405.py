@@ -14,8 +14,10 @@ from dataclasses import replace
 
 from ....model import CellEvidence, Finding, Refused, RegionEvidence
 from ....model.stream import SHARED
-from ...code.source import cell_source, last_name
-from ...cost import H200, HINT_BELOW, MachineCosts
+from ....model.times.machine import H200, MachineCosts
+from ...code.parsed import last_name
+from ...code.source import cell_source
+from ...cost import HINT_BELOW
 from ...refusals import ancestors, callable_name, refused, with_refusals
 from ...static.context import Context, StaticFinding, calls_backward, shown
 from ...static.kinds import Kinds

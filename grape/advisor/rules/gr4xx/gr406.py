@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ....model import CellEvidence, Finding, RegionEvidence
-from ...cost import H200, MachineCosts
+from ....model.times.machine import H200, MachineCosts
 from ...words import milliseconds
 
 CODE = "GR406"

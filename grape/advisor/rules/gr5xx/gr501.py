@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ....model import CellEvidence, Finding, Measured, RegionEvidence, Timeline
-from ...cost import H200, MachineCosts, idle_ms, idle_share
+from ....model.times.machine import H200, MachineCosts
+from ...cost import idle_ms, idle_share
 from ...prediction import saving_ms
 from ...words import milliseconds
 

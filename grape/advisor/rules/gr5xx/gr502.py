@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from ....model import CellEvidence, Finding, RegionEvidence, Trace
 from ....model.overlap import expected_gain, longest_chain
-from ...cost import H200, MachineCosts
+from ....model.times.machine import H200, MachineCosts
 from ...words import milliseconds
 
 CODE = "GR502"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ....model import CellEvidence, Finding, Late, RanksEvidence
-from ...cost import H200, MachineCosts
+from ....model.times.machine import H200, MachineCosts
 from ...words import library, milliseconds, via
 
 CODE = "GR601"

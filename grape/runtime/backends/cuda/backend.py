@@ -21,7 +21,7 @@ from ....quiet import without_collections, without_warnings
 from ....streams.cuda_warmup import warm_products
 from ..autocast_cache import autocast_cache_off
 from ..operators import copy_each
-from ..protocol import CallTimer, CaptureFailed, MemoryAccount, Pool
+from ..protocol import CaptureFailed, MemoryAccount, Pool
 from .branching.branches import CudaBranches, lane_streams
 from .conditional import Bodies
 from .denied import captures_here, not_capturing
@@ -36,8 +36,6 @@ from .watch import CaptureWatch
 
 if TYPE_CHECKING:
     from torch.cuda import _POOL_HANDLE
-
-__all__ = ["CudaBackend"]
 
 T = TypeVar("T")
 
@@ -109,12 +107,7 @@ class CudaBackend:
         current, self._branches = torch.cuda.current_stream(self.device), None
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._stream.wait_stream(current)
-        with (
-            torch.cuda.stream(self._stream),
-            without_collections(),
-            not_capturing(),
-            self._watching() as watch,
-        ):
+        with torch.cuda.stream(self._stream), without_collections(), not_capturing(), self._watching() as watch:
             try:
                 graph.capture_begin(pool=handle, capture_error_mode="thread_local")
             except RuntimeError as error:  # by then the allocator may be diverted to the pool
@@ -276,7 +269,7 @@ class CudaBackend:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize(self.device)
 
-    def timer(self) -> CallTimer:
+    def timer(self) -> CudaCallTimer:
         return CudaCallTimer()
 
     def flag_poll(self) -> EventPoll:
@@ -301,7 +294,6 @@ class CudaBackend:
         return MemoryAccount(
             pool_bytes=sum(map(pool_bytes, pools)),
             executable_bytes=alone + (self._executables.live_bytes if self._executables is not None else 0),
-            host_bytes=sum(graph.host_bytes for graph in self._graphs if isinstance(graph, UpdatableCudaGraph)),
         )
 
     def close(self) -> None:

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["LOOPS", "LoopBound"]
-
 LOOPS = 4096
 """So many loops a graph may have, those in bodies included. Graphs share the counters: only one replays at a time."""
 _NO_LIMIT = 2**63 - 1

@@ -23,8 +23,6 @@ from .driver import Driver, DriverError
 from .executables.kernels import Kernels, kernels_of
 from .watch import CaptureWatch
 
-__all__ = ["Bodies"]
-
 _DRIVER_VERSION = 12_040
 _WARM_DEPTHS = 2
 """Bodies within bodies whose streams have a cuBLAS workspace before the first capture."""

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["captures_here", "not_capturing"]
-
 
 class _Thread(threading.local):
     """True where a capture of Grape's runs in this thread: torch is made to deny it, see `not_capturing`."""

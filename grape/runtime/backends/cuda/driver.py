@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["INVALID_VALUE", "NOT_SUPPORTED", "OUT_OF_MEMORY", "Driver", "DriverError", "load"]
-
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
 NOT_SUPPORTED = 801

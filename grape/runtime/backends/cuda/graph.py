@@ -9,8 +9,6 @@ import torch
 from .memory import pool_bytes
 from .meter import ExecutableMeter
 
-__all__ = ["CudaGraph", "CudaPool"]
-
 
 class CudaGraph:
     """One instantiated graph."""

@@ -10,8 +10,6 @@ from contextlib import suppress
 
 import torch
 
-__all__ = ["follow"]
-
 _last: dict[int, tuple[int, torch.cuda.Stream]] = {}
 """By device: the stream of the last launch, by its address."""
 

@@ -14,8 +14,6 @@ import torch
 
 from .driver import Driver, DriverError, load
 
-__all__ = ["CudaReservation", "pool_bytes", "reserve", "segments"]
-
 _ROOM = 64
 """A range is so many times larger than what is needed first; addresses cost nothing."""
 _keep_alive = ctypes.pythonapi.Py_IncRef

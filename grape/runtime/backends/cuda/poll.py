@@ -6,8 +6,6 @@ from collections import deque
 
 import torch
 
-__all__ = ["EventPoll"]
-
 
 class EventPoll:
     """Implements `FlagPoll` on the current stream of the flags' device."""

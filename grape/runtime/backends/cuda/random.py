@@ -16,8 +16,6 @@ import torch
 from ....quiet import without_collections
 from .driver import Driver
 
-__all__ = ["Drawn", "RandomPrologue", "advance"]
-
 _BLOCK, _UNROLL = 256, 4
 """Threads of a block of torch's random kernels, and numbers that one makes at a time."""
 _ROWS = 1 << 15

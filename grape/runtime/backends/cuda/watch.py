@@ -13,8 +13,6 @@ from ....tracing import OwnMode, issue
 from ..operators import Function, draws
 from ..protocol import CaptureFailed
 
-__all__ = ["CaptureWatch"]
-
 
 class CaptureWatch(OwnMode):
     """Active while a body is captured. `drew`: the graph moves the generator of `device`.

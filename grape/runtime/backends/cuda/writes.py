@@ -16,8 +16,6 @@ from typing import SupportsInt
 from .driver import Driver
 from .executables.nodes import KERNEL, KERNEL_BYTES, MEMCPY, MEMCPY_BYTES, MEMSET, MEMSET_BYTES, laid_out_bytes, lay_out
 
-__all__ = ["NodeWriter", "PreparedWrites"]
-
 _NODE_BYTES = 64
 """Bytes that Python keeps of a prepared node: places in three tuples, and the address of its structure."""
 

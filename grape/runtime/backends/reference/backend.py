@@ -39,8 +39,6 @@ from .graph import IfStep, IterationBound, LaunchQueue, Program, WhileStep, ever
 from .host_reads import HostReads
 from .memory import Arena, Lenders, Room, bare
 
-__all__ = ["ReferenceBackend"]
-
 T = TypeVar("T")
 
 _capturing = threading.RLock()
@@ -247,12 +245,10 @@ class ReferenceBackend:
         torch.set_rng_state(state)
 
     def memory(self) -> MemoryAccount:
-        """`pool_bytes`: all arenas. `executable_bytes`: pretended. `host_bytes`: values made on the host."""
-        constants = sum(graph.constant_bytes for graph in self._graphs)
+        """`pool_bytes`: all arenas. `executable_bytes`: pretended."""
         return MemoryAccount(
             pool_bytes=sum(arena.nbytes for arena in (self._arena, *self._pools)),
             executable_bytes=self._executable_bytes,
-            host_bytes=constants,
         )
 
     def close(self) -> None:

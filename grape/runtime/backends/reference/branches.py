@@ -14,8 +14,6 @@ from ..operators import memory_of
 from .graph import Step
 from .memory import Arena
 
-__all__ = ["ReferenceBranches"]
-
 
 class ReferenceBranches:
     """Implements `Branches`, over the steps of a capture that are recorded from here on."""

@@ -13,15 +13,13 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 
 from ....model.call import Args, Kwargs
 from ....model.overlap import OverlapPlan
-from ....tracing import OwnMode
-from ..operators import ALLOCATIONS, Operator, base_name, decompose, draws, is_composite
+from ....tracing import Operator, OwnMode
+from ..operators import ALLOCATIONS, base_name, decompose, draws, is_composite
 from ..protocol import CaptureFailed
 from .branches import ReferenceBranches
 from .graph import Attachment, Constant, External, Operation, Program, Step
 from .memory import Arena, Lenders, alias, bare, poison
 from .metadata import Probe, probe
-
-__all__ = ["CaptureMode"]
 
 _aten = torch.ops.aten
 _MASKED_WRITE = {_aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}

@@ -10,8 +10,6 @@ from ....model.overlap import OverlapPlan
 from .graph import Attachment, Constant, LaunchQueue, Program, every_step
 from .nodes import Node, assemble, fingerprint, fits, flat, read, structure_of, write
 
-__all__ = ["PreparedNodes", "ReferenceExecutable", "ReferenceGraph"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedNodes:

@@ -12,23 +12,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from ....model.call import Args, Kwargs
-from ..operators import Operator
+from ....tracing import Operator
 from ..protocol import MemoryMoved
 from .memory import Room, bare, poison
-
-__all__ = [
-    "Attachment",
-    "Constant",
-    "External",
-    "IfStep",
-    "IterationBound",
-    "LaunchQueue",
-    "Operation",
-    "Program",
-    "Step",
-    "WhileStep",
-    "every_step",
-]
 
 
 class Step(Protocol):

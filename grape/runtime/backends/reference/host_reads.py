@@ -16,8 +16,6 @@ from ....tracing import UnseenMode
 from ..operators import Function
 from ..protocol import CaptureFailed
 
-__all__ = ["HostReads"]
-
 _READS: frozenset[Function] = frozenset(
     {
         torch.Tensor.tolist,

@@ -27,8 +27,6 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.types import Storage
 
-__all__ = ["Arena", "Lenders", "Room", "alias", "at_address", "bare", "over", "poison", "stand_in", "with_bits"]
-
 _ALIGNMENT = 64
 _SMALLEST = 512
 _COARSE = 2**20

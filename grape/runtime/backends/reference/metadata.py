@@ -24,11 +24,9 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_map_only
 
 from ....model.call import Args, Kwargs
-from ..operators import Operator
+from ....tracing import Operator
 from ..protocol import CaptureFailed
 from .memory import bare, stand_in
-
-__all__ = ["Probe", "probe"]
 
 
 @dataclass(frozen=True, slots=True)

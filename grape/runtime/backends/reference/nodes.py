@@ -17,22 +17,9 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map_only
 
-from ..operators import Operator
+from ....tracing import Operator
 from .graph import Constant, IfStep, Operation, Step, WhileStep, every_step
 from .memory import at_address, bare, over, with_bits
-
-__all__ = [
-    "Described",
-    "Node",
-    "Structure",
-    "assemble",
-    "fingerprint",
-    "fits",
-    "flat",
-    "read",
-    "structure_of",
-    "write",
-]
 
 Node = Operation | Constant | torch.Tensor
 """The content of one node's parameters; of a conditional node it is the condition."""

@@ -10,8 +10,6 @@ from ...guarding.structure import Layout, leaf_meta
 from ..request import Request
 from ..stop import Stop, changes
 
-__all__ = ["check_arguments", "check_effects", "check_guards", "check_modes", "places"]
-
 
 def check_guards(guards: GuardSet, needs_grad: bool) -> None:
     """Raise `Stop` where what the region reads is not as it was."""

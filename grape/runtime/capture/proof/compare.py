@@ -8,8 +8,6 @@ import torch
 
 from ....model import Trace
 
-__all__ = ["NONDETERMINISTIC", "documented", "first_mismatch", "nondeterministic_in", "within"]
-
 _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 NONDETERMINISTIC = frozenset(

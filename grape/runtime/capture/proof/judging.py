@@ -21,8 +21,6 @@ from ..request import EagerRun
 from ..running.in_step import CapturedRun
 from ..stop import Stop
 
-__all__ = ["check_looks", "judge", "outputs_of"]
-
 _AUTOGRAD = ("backward", "register_hook")
 """Of these the trace shows all that they do, where the graph of autograd ends inside the region."""
 _TORCH = frozenset({"aten", "prim", "prims", "rngprims", "quantized", "c10d", "inductor", "higher_order"})

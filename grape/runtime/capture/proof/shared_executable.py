@@ -12,8 +12,6 @@ from ..request import Request
 from ..stop import Stop
 from .verification import Verification
 
-__all__ = ["admit_shared"]
-
 
 def admit_shared(
     request: Request,

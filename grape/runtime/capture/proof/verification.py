@@ -20,8 +20,6 @@ from ..snapshot import Snapshot
 from ..stop import Stop
 from .compare import documented, first_mismatch, nondeterministic_in, within
 
-__all__ = ["Verification"]
-
 EAGER_RUNS = 4
 """Where a replay differs, so many more eager runs tell whether eager differs from itself."""
 PATIENCE = 12, 0.5

@@ -33,8 +33,6 @@ from .lockstep import Diverged, HostConstants, Lockstep
 from .provenance import classifier, compare_structure, found_outside
 from .redirect import out_form, redirect
 
-__all__ = ["CapturedRun", "InStep"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedRun:

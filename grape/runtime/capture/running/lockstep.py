@@ -29,8 +29,6 @@ from ....tracing import (
 )
 from ...backends.protocol import Branches
 
-__all__ = ["Diverged", "HostConstants", "Lockstep"]
-
 aten = torch.ops.aten
 
 

@@ -15,8 +15,6 @@ from ...replaying.looks import kinship
 from ...replaying.output_spec import ArgumentView, Origin, Outside
 from ..stop import Stop
 
-__all__ = ["classifier", "compare_structure", "found_outside"]
-
 
 def compare_structure(leaving: Layout, eager: Layout) -> None:
     """Raise `Stop` where the captured run's result has another structure than the eager one's."""
@@ -55,7 +53,7 @@ def classifier(
     def classify(tensor: torch.Tensor) -> Origin:
         if id(tensor) in direct:
             return direct[id(tensor)]
-        if guards.owns(tensor):
+        if guards.reaches(tensor):
             return Outside(tensor)
         storage = tensor.untyped_storage()._cdata
         index = shared.get(storage)

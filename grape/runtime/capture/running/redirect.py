@@ -17,8 +17,6 @@ from ...buffers.slots import Slot
 from ...guarding.structure import Layout
 from ..request import Request
 
-__all__ = ["out_form", "redirect"]
-
 
 @functools.cache
 def out_form(function: object) -> OpOverload[..., object] | None:

@@ -28,8 +28,6 @@ from ..stop import Stop
 from .in_step import CapturedRun, InStep
 from .lockstep import Lockstep
 
-__all__ = ["PairRun", "Reference", "Rehearsal", "unpaired"]
-
 
 def unpaired(more: str = "") -> Stop:
     """Calls that record no gradients are another matter."""

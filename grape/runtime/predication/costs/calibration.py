@@ -19,8 +19,6 @@ from ...backends.protocol import Backend, Graph
 from ..lowering.merge import restore_bits
 from .costs import H200, NodeCosts
 
-__all__ = ["CudaBench", "calibrate", "node_costs", "overridden"]
-
 _FEW, _MANY = 16, 96
 _FEW_BODIES, _MANY_BODIES = 8, 48
 _FEW_LARGE, _MANY_LARGE = 2, 6
@@ -71,25 +69,12 @@ def _positive(value: float) -> float | None:
 
 
 _known: dict[torch.device, NodeCosts] = {}
-_given: list[NodeCosts] = []
-
-
-@contextmanager
-def overridden(costs: NodeCosts) -> Iterator[None]:
-    """Inside, choices are made by these costs, on whatever device."""
-    _given.append(costs)
-    try:
-        yield
-    finally:
-        _given.pop()
 
 
 def node_costs(backend: Backend) -> NodeCosts:
     """The costs of the backend's device: measured at the first call in a process, the defaults where that
     fails or there are no conditional bodies to choose. Waits for the device; not inside a capture.
     """
-    if _given:
-        return _given[-1]
     if backend.kind != "cuda" or not backend.conditional_bodies:
         return H200
     device = backend.device

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["H200", "BodyWork", "Choice", "NodeCosts", "choose", "crossover", "node_ns", "select_ns"]
-
 Choice = Literal["node", "select"]
 
 

@@ -7,14 +7,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from ....model.call import Args, Kwargs
-from ...backends.operators import ALLOCATIONS, Operator, base_name
+from ....tracing import Operator
+from ...backends.operators import ALLOCATIONS, base_name
 from ...backends.protocol import CaptureFailed
 from ..lowering.lowering import lowered
 from ..lowering.safety import refuse_unsafe
 from ..lowering.writes import Place, place, written_by
 from .costs import BodyWork
-
-__all__ = ["Work"]
 
 
 class Work:

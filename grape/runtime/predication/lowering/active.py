@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from ...backends.protocol import CaptureFailed
 
-__all__ = ["active", "as_body", "as_loop", "in_loop", "inside_body", "iterations", "noted", "refuse"]
-
 
 def refuse(why: str, code: str = "GR405") -> CaptureFailed:
     """The refusal of a lowering, to be raised. It counts also where the person's code catches it."""

@@ -8,8 +8,6 @@ import torch
 
 from .active import refuse
 
-__all__ = ["Flag", "as_predicate"]
-
 
 class Flag:
     """A Python truth value that is only known on the device: a 0-dim bool tensor that can be tested and nothing else.

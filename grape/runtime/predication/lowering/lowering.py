@@ -17,9 +17,6 @@ from .active import active
 from .flag import Flag
 from .writes import Ties
 
-__all__ = ["Arm", "Body", "Check", "Lowering", "State", "Test", "active_lowering", "lowered"]
-
-
 State: TypeAlias = tuple[object, ...]
 """The values that a loop carries."""
 Test: TypeAlias = Callable[..., object]

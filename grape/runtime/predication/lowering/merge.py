@@ -12,19 +12,6 @@ from ...backends.operators import copy_each
 from .active import refuse
 from .flag import Flag, as_predicate
 
-__all__ = [
-    "NOTHING",
-    "UNBOUND",
-    "Unbound",
-    "copy_all_bits",
-    "copy_bits",
-    "merge_values",
-    "require_alike",
-    "restore_bits",
-    "same_plain",
-    "select_bits",
-]
-
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PLAIN = (type(None), int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, slice, type(...))
 

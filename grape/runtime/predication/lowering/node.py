@@ -25,8 +25,6 @@ from .lowering import Body, Check, State, Test
 from .merge import NOTHING
 from .select import SelectLowering
 
-__all__ = ["NodeLowering"]
-
 
 class NodeLowering(SelectLowering):
     """Lowers control flow for one capture on `backend`.

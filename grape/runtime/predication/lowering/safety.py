@@ -12,10 +12,9 @@ from collections.abc import Callable
 import torch
 
 from ....model.call import Args, Kwargs
-from ...backends.operators import Operator, base_name, draws
+from ....tracing import Operator
+from ...backends.operators import base_name, draws
 from .active import refuse
-
-__all__ = ["harmless", "refuse_unsafe"]
 
 # Neither tagged pointwise nor reduction nor a view, but total: any values give some result, without an error.
 _TOTAL_NAMES = """

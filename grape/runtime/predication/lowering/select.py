@@ -23,9 +23,6 @@ from .merge import UNBOUND, Unbound, merge_values, same_plain, select_bits
 from .truth import negate
 from .writes import Ties, WriteMode
 
-__all__ = ["SelectLowering"]
-
-
 MAX_ITERATIONS = 64
 """A loop that only data can end, and that the host does not end before that, is refused."""
 
@@ -110,13 +107,7 @@ class SelectLowering:
                 break
         return _finished(carried, drifting, live)
 
-    def _guarded(
-        self,
-        going: torch.Tensor,
-        body_fn: Body,
-        before: State,
-        drifting: list[bool],
-    ) -> State:
+    def _guarded(self, going: torch.Tensor, body_fn: Body, before: State, drifting: list[bool]) -> State:
         """One iteration of `repeat`. Plain values that count go on as in `_advance`."""
         counts: dict[int, object] = {}
 

@@ -13,8 +13,6 @@ from ....tracing import Tracer
 from .flag import Flag, as_predicate
 from .lowering import active_lowering
 
-__all__ = ["is_tensor_predicate", "negate", "truth"]
-
 
 def is_tensor_predicate(value: object) -> TypeGuard[torch.Tensor | Flag]:
     """True where a condition has to be decided on the device, because a capture is under way and it lives there."""

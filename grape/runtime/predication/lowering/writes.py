@@ -17,14 +17,12 @@ from torch.utils._pytree import tree_leaves
 
 from ....errors import UsageError
 from ....model.call import Args, Kwargs
-from ....tracing import OwnMode, issue
+from ....tracing import Operator, OwnMode, issue
 from ....tracing.operators import facts_of, tensors_in
-from ...backends.operators import Function, Operator, base_name, decompose, is_composite
+from ...backends.operators import Function, base_name, decompose, is_composite
 from .active import refuse
 from .merge import restore_bits
 from .safety import harmless, refuse_unsafe
-
-__all__ = ["Observer", "Ties", "WriteMode", "place", "written_by"]
 
 _aten = torch.ops.aten
 

@@ -17,8 +17,6 @@ from ...operators import memory_of
 from ...protocol import OverlapLost
 from ..driver import Driver
 
-__all__ = ["CudaBranches", "lane_streams"]
-
 _streams: dict[torch.device, list[torch.cuda.Stream]] = {}
 """Each has a workspace of cuBLAS, which is as large as that of other streams: the same algorithms are chosen."""
 

@@ -12,8 +12,6 @@ from .....model.overlap import Overlapped, OverlapPlan
 from ..driver import Driver
 from ..executables.instantiate import Instantiation
 
-__all__ = ["compare_orders"]
-
 ROUNDS, LAUNCHES = 3, 3
 """Of each order, one after the other."""
 AT_LEAST = 1.03

@@ -22,8 +22,6 @@ from ..writes import NodeWriter, PreparedWrites
 from .instantiate import Instantiation
 from .nodes import PREFERRED_CLUSTERS, Inspected
 
-__all__ = ["CudaExecutable", "Executables", "GraphSource", "TorchExecutable"]
-
 _NOT_READY = 600
 """CUDA_ERROR_NOT_READY: the stream has work that is not done."""
 _NOT_UPDATED = 910

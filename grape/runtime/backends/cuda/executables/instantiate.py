@@ -13,8 +13,6 @@ import torch
 
 from ..driver import OUT_OF_MEMORY, Driver, DriverError
 
-__all__ = ["Instantiation"]
-
 _FLAGS = 1 | 8
 """AUTO_FREE_ON_LAUNCH and USE_NODE_PRIORITY, as `torch.cuda.CUDAGraph` instantiates."""
 

@@ -12,8 +12,6 @@ import torch
 
 from ..driver import Driver, DriverError
 
-__all__ = ["SOURCE", "Kernels", "compile_kernels", "kernels_of"]
-
 SOURCE = b"""
 extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);
 

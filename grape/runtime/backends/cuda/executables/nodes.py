@@ -17,20 +17,6 @@ from typing import Any, SupportsInt
 
 from ..driver import INVALID_VALUE, Driver, DriverError
 
-__all__ = [
-    "KERNEL",
-    "KERNEL_BYTES",
-    "MEMCPY",
-    "MEMCPY_BYTES",
-    "MEMSET",
-    "MEMSET_BYTES",
-    "PREFERRED_CLUSTERS",
-    "Inspected",
-    "inspect",
-    "laid_out_bytes",
-    "lay_out",
-]
-
 KERNEL, MEMCPY, MEMSET, _EMPTY = 0, 1, 2, 5
 """CUgraphNodeType of the nodes that an update may concern."""
 

@@ -14,8 +14,6 @@ from ..random import Drawn, advance
 from .executable import CudaExecutable, Executables, GraphSource
 from .nodes import Inspected, inspect
 
-__all__ = ["UpdatableCudaGraph"]
-
 _GRAPH_BYTES_PER_NODE = 3_500
 """On the host, of a graph without an executable: 1.1 MB for the 312 nodes of GPT-2's step (driver 580)."""
 
