@@ -255,12 +255,13 @@ def test_inference_mode_has_graphs_of_its_own() -> None:
     assert process.captured == 2
 
 
-def test_a_capture_that_fails_is_not_tried_again() -> None:
+@pytest.mark.parametrize("error", [RuntimeError, AssertionError, TypeError])
+def test_a_capture_that_fails_is_not_tried_again(error: type[Exception]) -> None:
     tried = []
 
     def fails(function: Callable[[], Any]) -> Any:
         tried.append(1)
-        raise RuntimeError("no")
+        raise error("no")
 
     process, made = Pretended(capture=fails), Made(lambda x: (x + 1,))
     for _ in range(5):

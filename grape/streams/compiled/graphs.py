@@ -223,7 +223,7 @@ class CompiledGraphs:
                         for at, one in zip(code.moving, moving, strict=True)
                         if isinstance(one, torch.Tensor)
                     }
-            except RuntimeError:  # no memory, or elements that lie in one place
+            except Exception:  # no memory, or elements that lie in one place
                 form.refused = _NOT_CAPTURED
         if form.refused:
             return plain(made, inputs)
@@ -237,7 +237,7 @@ class CompiledGraphs:
                 last = [copied(one) for one in changed]
                 captured = self._graph(made, given, placeholders, found, plain)
                 form.refused = self._differs(captured, given, found, zip(changed, first, last, strict=True), took)
-            except RuntimeError:
+            except Exception:  # none of the code's, which has run
                 form.refused = _NOT_CAPTURED
             except BaseException:
                 form.refused = _STOPPED
