@@ -43,6 +43,7 @@ from mutations import (
     ranks,
     streams,
     streams_captures,
+    streams_compiled,
     streams_first,
     streams_growth,
     streams_memory,
@@ -702,6 +703,7 @@ ROWS = (
     *ranks.ROWS,
     *streams_memory.ROWS,
     *streams_captures.ROWS,
+    *streams_compiled.ROWS,
     *streams_growth.ROWS,
     *streams_recurrent.ROWS,
 )

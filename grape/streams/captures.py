@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -57,6 +57,8 @@ class Captures:
         self._dropped: list[tuple[torch.cuda.Event, list[torch.cuda.CUDAGraph]]] = []
         self._made = 0
         self._warm: set[int] = set()
+        self._captures = threading.Lock()
+        """Held by who captures: threads share the stream for it. Nobody waits, for who has it may run anything."""
         self._begin = torch.cuda.CUDAGraph.capture_begin
         self._end = torch.cuda.CUDAGraph.capture_end
         self._stream = _stream_of(device)
@@ -81,18 +83,29 @@ class Captures:
             without_warnings(),
         ):
             try:
-                self._prepare()
-                self._capture()
+                with self._alone():
+                    self._prepare()
+                    self._capture()
             except Exception as error:
                 self._session.refused(str(error))
         self._drop(self._session.dropped())
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Raises RuntimeError where somebody captures already."""
+        if not self._captures.acquire(blocking=False):
+            raise RuntimeError("another capture has not ended")
+        try:
+            yield
+        finally:
+            self._captures.release()
 
     def call(self, function: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
         """A graph of what `function` launches, and what it gave, with memory of its own, which lies in the graph's.
         Raises RuntimeError where it cannot be captured.
         """
-        graph, pool = torch.cuda.CUDAGraph(keep_graph=True), torch.cuda.graph_pool_handle()
-        with torch.cuda.stream(self._stream), without_collections(), without_warnings():
+        with self._alone(), torch.cuda.stream(self._stream), without_collections(), without_warnings():
+            graph, pool = torch.cuda.CUDAGraph(keep_graph=True), torch.cuda.graph_pool_handle()
             if threading.get_ident() not in self._warm:
                 warm_products(self._device, self._stream, kinds=(torch.float32,))
                 self._warm.add(threading.get_ident())
@@ -105,6 +118,8 @@ class Captures:
                     self._end(graph)
             except Exception as error:
                 self._recover(pool)
+                if error.__context__ is not None and not isinstance(error.__context__, Exception):
+                    raise error.__context__ from None  # a person's Ctrl-C, behind which the capture could not end
                 raise RuntimeError(str(error)) from error
             finally:
                 self._deferred_on.wait_stream(self._stream)

@@ -5,11 +5,22 @@ While one is on, the engine defers nothing; a kernel launched late would be outs
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import torch.autograd.profiler
 
+_HOOKS = ("launch_enter_hook", "launch_exit_hook")
 _BEGINS = ("_prepare_profiler", "_enable_profiler")
+
+
+def are_told() -> bool:
+    """Whether somebody hears of each kernel that compiled code launches: a profiler of torch, or hooks of Triton."""
+    if torch.autograd.profiler._is_profiler_enabled or torch._C._autograd._profiler_enabled():
+        return True
+    runtime = getattr(sys.modules.get("triton.knobs"), "runtime", None)
+    hooks = (getattr(runtime, name, None) for name in _HOOKS)
+    return any(hook is not None and bool(getattr(hook, "calls", True)) for hook in hooks)
 
 
 def watch(flush: Callable[[], None]) -> Callable[[], None]:

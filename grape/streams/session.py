@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from types import ModuleType
@@ -19,7 +18,7 @@ from ..tracing.positions import OWN_FOLDER
 from . import extensions, higher_order, profilers, threads
 from .arrivals import Arrivals, read
 from .captures import Captures, watch
-from .compiled import CompiledGraphs, Key, Process, watch_code, watch_guards
+from .compiled import CompiledGraphs, Key, on_cuda, watch_code, watch_guards
 from .counts import FROM_THE_ENGINE, Evidence, Settings, with_compiled
 from .first_use import own_device
 from .places import Places
@@ -60,33 +59,20 @@ class Stream:
             captures = Captures(self._session, self._cuda)
             self._session.on_capture(captures.capture)
             self._graphs.callback(captures.close)
-            self._compiled = self._graphs_of_compiled_code(captures, self._cuda)
+            process = on_cuda(
+                self._extension,
+                self._cuda,
+                budget=self._budget,
+                capture=captures.call,
+                changes=self._session.changes,
+            )
+            self._compiled = CompiledGraphs(process)
             self._graphs.callback(self._compiled.close)
         self._place(Places())
         self._watch()
         _tell_of_scripts(self._extension)
         missing: list[str] = self._session.open()
         return missing
-
-    def _graphs_of_compiled_code(self, captures: Captures, device: torch.device) -> CompiledGraphs:
-        raw, index = torch.cuda.current_stream(device).cuda_stream, device.index
-
-        def is_here() -> bool:
-            is_current: bool = torch._C._cuda_getCurrentRawStream(index) == raw
-            return is_current and not torch.cuda.is_current_stream_capturing() and sys.getprofile() is None
-
-        return CompiledGraphs(
-            Process(
-                device=device,
-                budget=self._budget,
-                capture=captures.call,
-                is_here=is_here,
-                addresses=self._extension.addresses,
-                changes=self._session.changes,
-                draws=torch.cuda.default_generators[index].get_offset,
-                reserved=lambda: torch.cuda.memory_reserved(device),
-            )
-        )
 
     def look_anew(self, *, first: bool = False) -> None:
         """Other code runs from now on: its operators are placed anew. The `first` time more may be spent."""

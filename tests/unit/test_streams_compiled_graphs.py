@@ -17,11 +17,14 @@ from torch._inductor.output_code import CompiledFxGraph
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grape.model.stream import COMPILED, WAITING
-from grape.streams.compiled import CompiledGraphs, Process
+from grape.streams.compiled import Code, CompiledGraphs, Process
 from grape.streams.compiled.code import read
 from tests.property.stream_programs import needs_compiler
 
 torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good
+
+
+CUDA = torch.device("cuda", 0)
 
 
 class Made:
@@ -33,6 +36,7 @@ class Made:
         options = {"cudagraphs": False, "is_inference": True, "static_input_idxs": told.pop("static", ())}
         self.fx_kwargs = options | told.pop("options", {})
         self.source_code = "kernel_0.run(x)\nextern_kernels.mm(a, b)\n"
+        self.runnable_graph_str = "torch.ops.aten.mm.default(a, b)"
         self.mutated_input_idxs: tuple[int, ...] = ()
         self.device_types = {"cuda"}
         self.device_idxs = {0}
@@ -48,6 +52,11 @@ def plain(made: Made, inputs: list[Any]) -> Any:
     return made.call(*given)
 
 
+def addresses(inputs: list[Any], code: Code) -> bytes | None:
+    """As `inputs.h`, which is asked itself where there is a compiler."""
+    return repr([inputs[at].data_ptr() for at in code.static]).encode()
+
+
 class Pretended:
     """What a stream would know; `captured` counts graphs, `reset` those that were destroyed."""
 
@@ -55,16 +64,19 @@ class Pretended:
         self.captured = self.reset = self.replayed = 0
         self.here, self.changes, self.drawn = True, 0, 0
         self.wrong = False
+        self.took = [1]
         self.graphs = CompiledGraphs(
             Process(
                 device=torch.device("cpu"),
                 budget=more.pop("budget", 1 << 30),
                 capture=more.pop("capture", self.capture),
                 is_here=lambda: self.here,
-                addresses=lambda inputs, which: repr([inputs[at].data_ptr() for at in which]).encode(),
+                addresses=more.pop("addresses", lambda inputs, code: addresses(inputs, code)),
+                begins=lambda one: one.data_ptr() % 256,
+                timed=self.timed,
                 changes=lambda: self.changes,
                 draws=lambda: self.drawn,
-                reserved=lambda: 1 << 10,
+                reserved=lambda: self.captured << 10,
             )
         )
 
@@ -85,6 +97,9 @@ class Pretended:
 
         return Graph(), results
 
+    def timed(self, call: Callable[[], Any]) -> tuple[Any, int]:
+        return call(), self.took.pop() if len(self.took) > 1 else self.took[0]
+
     def run(self, made: Made, *inputs: Any) -> Any:
         return self.graphs.run(made, list(inputs), plain)
 
@@ -95,7 +110,7 @@ def test_the_third_call_is_captured_and_later_ones_are_replayed() -> None:
     for number in range(6):
         x = torch.randn(2, 3)
         assert torch.equal(process.run(made, x, w)[0], x @ w), number
-    assert process.captured == 1 and process.replayed == 1 + 3
+    assert process.captured == 1 and process.replayed == 2 + 3
     counted = process.graphs.counted
     assert (counted.seen, counted.matched, counted.segments, counted.recorded) == (12, 6, 3, 2)
     assert counted.written == {WAITING: 6}
@@ -240,12 +255,13 @@ def test_inference_mode_has_graphs_of_its_own() -> None:
     assert process.captured == 2
 
 
-def test_a_capture_that_fails_is_not_tried_again() -> None:
+@pytest.mark.parametrize("error", [RuntimeError, AssertionError, TypeError])
+def test_a_capture_that_fails_is_not_tried_again(error: type[Exception]) -> None:
     tried = []
 
     def fails(function: Callable[[], Any]) -> Any:
         tried.append(1)
-        raise RuntimeError("no")
+        raise error("no")
 
     process, made = Pretended(capture=fails), Made(lambda x: (x + 1,))
     for _ in range(5):
@@ -264,7 +280,7 @@ def test_an_error_of_the_code_is_the_callers() -> None:
 
 
 def test_graphs_beyond_the_budget_are_destroyed() -> None:
-    process, made = Pretended(budget=-1), Made(lambda x: (x + 1,))
+    process, made = Pretended(budget=1000), Made(lambda x: (x + 1,))
     for _ in range(5):
         process.run(made, torch.ones(1))
     assert process.captured == process.reset == 1 and process.graphs.counted.bytes == 0
@@ -276,12 +292,17 @@ def test_graphs_of_code_that_is_gone_are_destroyed() -> None:
     class Still:
         """Holds nothing of the code, as a real graph."""
 
-        def replay(self) -> None: ...
+        def __init__(self, results: tuple[Tensor, ...]) -> None:
+            self.results, self.values = results, [one.clone() for one in results]
+
+        def replay(self) -> None:
+            for into, value in zip(self.results, self.values, strict=True):
+                into.copy_(value)
 
         def reset(self) -> None:
             reset.append(1)
 
-    process, made = Pretended(capture=lambda function: (Still(), function())), Made(lambda x: (x + 1,))
+    process, made = Pretended(capture=lambda function: (Still(found := function()), found)), Made(lambda x: (x + 1,))
     for _ in range(4):
         process.run(made, torch.ones(1))
     del made
@@ -335,14 +356,14 @@ def test_code_that_torch_makes_here_tells_what_is_asked(monkeypatch: pytest.Monk
     with torch.no_grad():
         torch.compile(lambda x: torch.nn.functional.gelu(layer(x)))(torch.ones(2, 4))
     made, inputs = seen[-1]
-    assert read(made, inputs).refused == COMPILED
+    assert read(made, inputs, CUDA).refused == COMPILED
     monkeypatch.setattr(made, "device_types", {"cuda"})
     monkeypatch.setattr(made, "device_idxs", {0})
-    code = read(made, inputs)
+    code = read(made, inputs, CUDA)
     assert code.refused == "" and len(code.static) == 2 and len(code.moving) == 1 and not code.changed
     torch._dynamo.reset()
 
 
 def test_code_of_a_torch_that_tells_nothing_is_left_alone() -> None:
-    assert read(object(), 2).refused == COMPILED
-    assert read(Made(lambda x: (x,), source_code="a.run(x)\nb.run(y)\ntorch.ops.aten.sort(z)"), 1).launches == 3
+    assert read(object(), 2, CUDA).refused == COMPILED
+    assert read(Made(lambda x: (x,), source_code="a.run(x)\nb.run(y)\ntorch.ops.aten.sort(z)"), 1, CUDA).launches == 3

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -82,6 +82,49 @@ def test_a_workspace_that_torch_gave_back_is_made_again_before_the_next_capture(
     assert made[3:] == ["given back", (torch.float32,)]
     ready.close()
     assert torch._C._cuda_clearCublasWorkspaces is given_back
+
+
+@pytest.fixture
+def ready(of: Callable[..., captures.Captures], monkeypatch: pytest.MonkeyPatch) -> captures.Captures:
+    """To capture what a function launches."""
+    graph = SimpleNamespace(instantiate=lambda: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace(capture_begin=None, capture_end=None))
+    found: Any = of(refused=lambda why: None, dropped=list)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda **_: graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(captures, "warm_products", lambda *_, **__: None)
+    found._begin = found._end = found._recover = lambda *_, **__: None
+    found._stream = found._deferred_on = SimpleNamespace(wait_stream=lambda _: None)
+    return cast(captures.Captures, found)
+
+
+def test_one_thread_captures_at_a_time(ready: captures.Captures, monkeypatch: pytest.MonkeyPatch) -> None:
+    why: list[str] = []
+    monkeypatch.setattr(ready._session, "refused", why.append)
+
+    def inside() -> int:
+        with pytest.raises(RuntimeError, match="another capture"):
+            ready.call(lambda: 1)
+        ready.capture()
+        return 2
+
+    assert ready.call(inside)[1] == 2 and why == ["another capture has not ended"]
+    assert ready.call(lambda: 3)[1] == 3
+
+
+def test_a_person_who_stops_a_capture_is_heard(ready: Any) -> None:
+    def broken(graph: object) -> None:
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    ready._end = broken
+    with pytest.raises(KeyboardInterrupt):
+        ready.call(stopped)
+    with pytest.raises(RuntimeError, match="previous error"):
+        ready.call(lambda: 1 / 0)
 
 
 @needs_compiler

@@ -339,6 +339,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("scripts_ran", [] { grape::Scripts::differentiated = true; });
   m.def("in_backward", [] { return torch::autograd::get_current_graph_task_id() != -1; });
   m.def("addresses", &grape::Inputs::addresses);
+  m.def("begins", &grape::Inputs::begins);
   m.def("include_key", [](bool on) { c10::impl::tls_set_dispatch_key_included(grape::KEY, on); });
   m.def("key_included", [] { return c10::impl::tls_is_dispatch_key_included(grape::KEY); });
 }

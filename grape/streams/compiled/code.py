@@ -6,14 +6,26 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ...model.stream import COMPILED
 
 _HEADER = "async_compile.wait"
 """Stands behind imports and kernels, before the calls."""
 _LAUNCH = re.compile(r"\.run\(|extern_kernels\.\w+\(|torch\.ops\.")
 _NAMESPACE = re.compile(r"torch\.ops\.(\w+)")
-_KNOWN = frozenset({"aten", "prims", "inductor", "rngprims"})
+_KNOWN = frozenset({"aten", "prims", "rngprims"})
 """Operators of other libraries may do on the host what a graph does not repeat."""
+_ON_THE_HOST = re.compile(
+    r"inductor_ops\.|_quantized\.|aten\._print|aten\.set_|_cudnn_rnn|\.item\(|run_intermediate_hooks\("
+    r"|_print_debugging_tensor_value_info|nvtx\.|record_function\(|start_graph\(|proton|empty_strided_p2p\("
+    r"|get_external_object_by_index|with stream\d|cpp_wrapper_src"
+)
+"""What code does beside launches on the current stream: memory that comes or goes, prints, marks of profilers, other
+streams, and what reads the host's memory when it is launched.
+"""
+_BEYOND = re.compile(r"aten\.(as_strided|resize|set_)")
+"""Operators that may read memory beside the elements of an input."""
 _BY_TORCH = "a CUDA graph of torch's already"
 
 
@@ -31,8 +43,10 @@ class Code:
     """Static ones that it writes."""
 
 
-def read(made: Any, inputs: int) -> Code:
-    """Of code that is called with so many inputs. What a version of torch does not tell refuses it."""
+def read(made: Any, inputs: int, device: torch.device) -> Code:
+    """Of code that is called with so many inputs, beside a stream of `device`. What a version of torch does not tell
+    refuses it.
+    """
     source = str(getattr(made, "source_code", "")).rpartition(_HEADER)[2]
     code = Code(launches=max(1, len(_LAUNCH.findall(source))), refused=COMPILED)
     try:
@@ -44,12 +58,14 @@ def read(made: Any, inputs: int) -> Code:
             code.refused = _BY_TORCH
         elif (
             options["is_inference"]
+            and not options.get("cpp_wrapper")
             and set(made.device_types) == {"cuda"}
-            and len(made.device_idxs) == 1
+            and set(made.device_idxs) == {device.index or 0}
             and not made.disabled_cudagraphs_reason
             and not made.torchbind_constants
             and source
-            and "empty_strided_p2p(" not in source
+            and not _ON_THE_HOST.search(source)
+            and not _BEYOND.search(made.runnable_graph_str)
             and set(_NAMESPACE.findall(source)) <= _KNOWN
             and set(code.changed) <= set(code.static)
         ):

@@ -12,16 +12,18 @@ import statistics
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from ...model.stream import COMPILED, WAITING
 from ..counts import Launches
 from .code import Code, read
+from .memory import alike, copied, extent, load, place, spoil, unnoticed
+from .process import Graph, Process
 
 WARM = 2
 """Calls as written before one is captured."""
@@ -35,37 +37,11 @@ _DRAWS = "compiled code that draws random numbers"
 _OTHER_BITS = "compiled code that leaves other bits in a CUDA graph"
 _NO_ROOM = "compiled code for whose graph the memory budget has no room"
 _NOT_CAPTURED = "compiled code that cannot be captured"
+_STOPPED = "compiled code whose capture was stopped"
 _NO_FASTER = "compiled code that a CUDA graph makes no faster"
 
 Run = Callable[[Any, list[Any]], Any]
 """Inductor's own way to call code with inputs, which it takes out of the list."""
-
-
-class Graph(Protocol):
-    def replay(self) -> None: ...
-
-    def reset(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """What a stream knows and can do."""
-
-    device: torch.device
-    budget: int
-    """Bytes of all graphs."""
-    capture: Callable[[Callable[[], Any]], tuple[Graph, Any]]
-    """Makes a graph of what a function launches; also what that gave. Raises RuntimeError where that cannot be."""
-    is_here: Callable[[], bool]
-    """False where another stream is current than the one that defers, or somebody captures."""
-    addresses: Callable[[list[Any], tuple[int, ...]], bytes | None]
-    """Where these inputs lie; None where one of them is no plain tensor."""
-    changes: Callable[[], int]
-    """Another number once something changed how operators compute."""
-    draws: Callable[[], int]
-    """Another number once random numbers were drawn."""
-    reserved: Callable[[], int]
-    """Bytes that torch's allocator has of the device."""
 
 
 @dataclass(slots=True)
@@ -74,12 +50,18 @@ class _Made:
 
     graph: Graph
     placeholders: list[torch.Tensor]
+    reads: set[int]
+    """Inputs that are copied to them."""
     results: list[Any]
     sources: list[int | None]
     """Of each result the input that it is, if it is one."""
     kind: type
-    bytes: int = 0
+    bytes: int
     """That it holds, as far as they are counted."""
+
+    def own(self) -> list[Any]:
+        """The results that are no inputs."""
+        return [one for one, at in zip(self.results, self.sources, strict=True) if at is None]
 
 
 @dataclass(slots=True)
@@ -111,30 +93,43 @@ class CompiledGraphs:
         self._known: dict[int, _Known] = {}
         self._dead: list[_Made] = []
         self._busy = threading.Lock()
+        self._closed = False
         self._changes = process.changes()
         self.counted = Launches()
 
     def run(self, made: Any, inputs: list[Any], plain: Run) -> Any:
         """What the code gives for `inputs`. Raises what it raises."""
-        if not self._busy.acquire(blocking=False):
+        if self._closed or not self._busy.acquire(blocking=False):
             return plain(made, inputs)
         try:
             began = time.perf_counter_ns()
             with torch._C.DisableTorchFunction():
                 known = self._of(made, inputs)
+                if self._dead and self._process.is_here():
+                    self._bury()
                 form = self._form(known, inputs)
                 if isinstance(form, _Form) and form.made is not None:
                     return self._replay(known.code, form, form.made, inputs, began)
             return self._as_written(made, known.code, form, inputs, plain, began)
         finally:
             self._busy.release()
+            self._end_if_closed()
+
+    def _end_if_closed(self) -> None:
+        if self._closed:
+            self.close()
 
     def close(self) -> None:
-        """Destroy all graphs."""
-        for known in list(self._known.values()):
-            self._dead += known.graphs()
-        self._known.clear()
-        self._bury()
+        """Destroy all graphs; once the thread that is inside has left."""
+        self._closed = True
+        if self._busy.acquire(blocking=False):
+            try:
+                for known in list(self._known.values()):
+                    self._dead += known.graphs()
+                self._known.clear()
+                self._bury()
+            finally:
+                self._busy.release()
 
     def _of(self, made: Any, inputs: list[Any]) -> _Known:
         if self._changes != (now := self._process.changes()):  # what was captured computes as it did then
@@ -150,7 +145,7 @@ class CompiledGraphs:
             if number in everything:
                 dead.extend(everything.pop(number).graphs())
 
-        everything[number] = _Known(read(made, len(inputs)), weakref.ref(made, gone))
+        everything[number] = _Known(read(made, len(inputs), self._process.device), weakref.ref(made, gone))
         return everything[number]
 
     def _form(self, known: _Known, inputs: list[Any]) -> _Form | str:
@@ -160,8 +155,8 @@ class CompiledGraphs:
             return code.refused
         if type(inputs) is not list or torch._C._len_torch_dispatch_stack() or not self._process.is_here():
             return COMPILED
-        static = self._process.addresses(inputs, code.static)
-        key: list[Hashable] = [torch.is_inference_mode_enabled(), static]
+        addresses = self._process.addresses(inputs, code)
+        key: list[Hashable] = [torch.is_inference_mode_enabled(), addresses]
         for at in code.moving:
             given = inputs[at]
             if type(given) is int:
@@ -171,7 +166,7 @@ class CompiledGraphs:
             else:
                 return COMPILED
         found = known.forms.get(tuple(key))
-        if found is None and static is not None and len(known.forms) < MOST_FORMS:
+        if found is None and addresses is not None and len(known.forms) < MOST_FORMS:
             found = known.forms[tuple(key)] = _Form()
         return found or COMPILED
 
@@ -197,7 +192,7 @@ class CompiledGraphs:
     def _replay(self, code: Code, form: _Form, made: _Made, inputs: list[Any], began: int) -> Any:
         counted = self.counted
         with torch.no_grad():
-            _load(made.placeholders, [one for at in code.moving if isinstance(one := inputs[at], torch.Tensor)])
+            load(made.placeholders, [one for at in code.moving if isinstance(one := inputs[at], torch.Tensor)])
             made.graph.replay()
             found = made.kind(_handed_out(made, inputs))
         inputs.clear()
@@ -214,40 +209,83 @@ class CompiledGraphs:
 
     def _captured(self, made: Any, code: Code, form: _Form, inputs: list[Any], plain: Run) -> Any:
         """A call as written, whose results the caller gets; then a graph of it, which must leave the same."""
-        self._bury()
         began, given = time.perf_counter_ns(), list(inputs)
-        changed = [given[at] for at in code.changed]
+        changed, moving = ([given[at] for at in which] for which in (code.changed, code.moving))
         with torch._C.DisableTorchFunction(), torch.no_grad():
             try:
-                first = [_copy(one) for one in changed]
-                placeholders = {at: _copy(given[at]) for at in code.moving if isinstance(given[at], torch.Tensor)}
-            except RuntimeError:  # no memory, or elements that lie in one place
+                form.refused = self._no_room(changed, moving)
+                if not form.refused:
+                    first = [copied(one) for one in changed]
+                    placeholders = {
+                        at: copied(one, self._process.begins(one))
+                        for at, one in zip(code.moving, moving, strict=True)
+                        if isinstance(one, torch.Tensor)
+                    }
+            except Exception:  # no memory, or elements that lie in one place
                 form.refused = _NOT_CAPTURED
         if form.refused:
             return plain(made, inputs)
         start = time.perf_counter_ns()
-        found = plain(made, inputs)
+        found, took = self._process.timed(lambda: plain(made, inputs))
         spent = time.perf_counter_ns() - start
-        with torch._C.DisableTorchFunction(), torch.no_grad():
+        captured: _Made | None = None
+        with torch._C.DisableTorchFunction(), torch.no_grad(), unnoticed(changed):
             last: list[torch.Tensor] = []
             try:
-                last = [_copy(one) for one in changed]
-                form.made = self._graph(made, given, placeholders, found, plain)
-                _load(changed, first)
-                form.made.graph.replay()
-                if not _alike(last, changed) or not _alike(found, _handed_out(form.made, given)):
-                    self._give_up(form, _OTHER_BITS)
-                elif self.counted.bytes > self._process.budget:
-                    self._give_up(form, _NO_ROOM)
-                else:
-                    self.counted.captured += 1
-                    self.counted.recorded += code.launches
-            except RuntimeError:
-                self._give_up(form, _NOT_CAPTURED)
+                last = [copied(one) for one in changed]
+                captured = self._graph(made, given, placeholders, found, plain)
+                form.refused = self._differs(captured, given, found, zip(changed, first, last, strict=True), took)
+            except Exception:  # none of the code's, which has run
+                form.refused = _NOT_CAPTURED
+            except BaseException:
+                form.refused = _STOPPED
+                raise
             finally:
-                _load(changed[: len(last)], last)
+                load(changed[: len(last)], last)
+                if captured is not None and form.refused:
+                    self._dead.append(captured)
+        if form.refused:
+            self._bury()
+        else:
+            form.made = captured
+            self.counted.captured += 1
+            self.counted.recorded += code.launches
         self.counted.capture_ns += time.perf_counter_ns() - began - spent
         return found
+
+    def _no_room(self, changed: list[torch.Tensor], moving: list[Any]) -> str:
+        """Why what a capture needs beside the graph cannot be had; empty where it can."""
+        if any(one.is_inference() for one in changed) and not torch.is_inference_mode_enabled():
+            return _NOT_CAPTURED  # nobody but the code may write them
+        stays = sum(extent(one) for one in moving if isinstance(one, torch.Tensor))
+        room = self._process.budget - self.counted.bytes
+        return _NO_ROOM if stays + 2 * sum(map(extent, changed)) > room else ""
+
+    def _differs(
+        self, captured: _Made, given: list[Any], found: Any, states: Iterable[tuple[torch.Tensor, ...]], took: int
+    ) -> str:
+        """Why a graph cannot stand for the code, which left `found` within `took` nanoseconds; empty where it can. Of
+        what is changed there are the tensor, a copy of before and one of behind.
+        """
+        changed, first, last = (list(some) for some in tuple(zip(*states, strict=True)) or ((), (), ()))
+        values = [one for at, one in enumerate(given) if at in captured.reads]
+        if not alike(captured.placeholders, values):
+            return _OTHER_BITS  # it writes inputs that it does not tell of
+        load(changed, first)
+        spoil(captured.own())  # what ran at the capture, instead of being captured, left its bits there
+        captured.graph.replay()
+        if not alike(last, changed) or not alike(found, _handed_out(captured, given)):
+            return _OTHER_BITS
+        if self.counted.bytes > self._process.budget:
+            return _NO_ROOM
+        load(changed, first)
+
+        def again() -> list[Any]:
+            load(captured.placeholders, values)
+            captured.graph.replay()
+            return _handed_out(captured, given)
+
+        return _NO_FASTER if self._process.timed(again)[1] > took else ""
 
     def _graph(self, made: Any, given: list[Any], placeholders: dict[int, Any], found: Any, plain: Run) -> _Made:
         """Raises RuntimeError where it cannot be."""
@@ -256,14 +294,14 @@ class CompiledGraphs:
         graph, results = self._process.capture(lambda: plain(made, list(reads)))
         sources = [next((at for at, read in enumerate(reads) if read is one), None) for one in results]
         kept = [one for one, at in zip(results, sources, strict=True) if at is None and isinstance(one, torch.Tensor)]
-        places = {_place(one) for one in kept}
-        shared = len(places) < len(kept) or places & {_place(one) for one in reads if isinstance(one, torch.Tensor)}
-        if shared or any(one.storage_offset() for one in kept):
+        places = {place(one) for one in kept}
+        others = {place(one) for one in (*reads, *found) if isinstance(one, torch.Tensor)}
+        if len(places) < len(kept) or places & others or any(one.storage_offset() for one in kept):
             graph.reset()
-            raise RuntimeError("a result is a part of an input, or of another result")
-        holds = max(0, self._process.reserved() - before)
+            raise RuntimeError("a result is a part of an input, of another result, or of what the code holds")
+        holds = max(0, self._process.reserved() - before) + sum(map(extent, placeholders.values()))
         self.counted.bytes += holds
-        return _Made(graph, list(placeholders.values()), list(results), sources, type(found), holds)
+        return _Made(graph, list(placeholders.values()), set(placeholders), list(results), sources, type(found), holds)
 
     def _give_up(self, form: _Form, why: str) -> None:
         form.refused = why
@@ -277,47 +315,20 @@ class CompiledGraphs:
         if not self._dead:
             return
         dead = [self._dead.pop() for _ in range(len(self._dead))]
-        if self._process.device.type == "cuda":
-            torch.cuda.synchronize(self._process.device)
+        try:
+            if self._process.device.type == "cuda":
+                torch.cuda.synchronize(self._process.device)
+        except RuntimeError:  # another thread captures, and would be disturbed
+            self._dead += dead
+            return
         for made in dead:
             self.counted.bytes -= made.bytes
             with suppress(RuntimeError):
                 made.graph.reset()
 
 
-def _copy(one: torch.Tensor) -> torch.Tensor:
-    copy = torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device=one.device)
-    return copy.copy_(one)
-
-
-def _load(into: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    for place, value in zip(into, values, strict=True):
-        place.copy_(value)
-
-
-def _place(one: torch.Tensor) -> int:
-    return one.untyped_storage().data_ptr()
-
-
 def _handed_out(made: _Made, inputs: Sequence[Any]) -> list[Any]:
     return [
-        inputs[at] if at is not None else _copy(one) if isinstance(one, torch.Tensor) else one
+        inputs[at] if at is not None else copied(one) if isinstance(one, torch.Tensor) else one
         for one, at in zip(made.results, made.sources, strict=True)
     ]
-
-
-def _alike(expected: Sequence[Any], found: Sequence[Any]) -> bool:
-    """True where both have the same bits in the same places."""
-    return len(expected) == len(found) and all(
-        _same_bits(one, other)
-        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
-        else type(one) is type(other) and one == other
-        for one, other in zip(expected, found, strict=True)
-    )
-
-
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if (one.size(), one.stride(), one.dtype) != (other.size(), other.stride(), other.dtype):
-        return False
-    left, right = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
-    return torch.equal(left, right)
