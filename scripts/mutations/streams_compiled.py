@@ -29,7 +29,11 @@ ROWS = (
         ("compiled: results begin in the middle", " or any(one.storage_offset() for one in kept)", ""),
         ("compiled: inputs that are results are copied", "if read is one), None", "if False), None"),
         ("compiled: random numbers are replayed", "if self._process.draws() != drawn:", "if False:"),
-        ("compiled: a switch of how products are computed", "                known.forms.clear()", "                pass"),
+        (
+            "compiled: a switch of how products are computed",
+            "                known.forms.clear()",
+            "                pass",
+        ),
         ("compiled: sizes", "(given.size(), given.stride(), given.dtype)", "(given.stride(), given.dtype)"),
         ("compiled: numbers", "                key.append(given)", "                pass"),
         ("compiled: inference mode", "[torch.is_inference_mode_enabled(), addresses]", "[addresses]"),
