@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ from grape.runtime.accounts import policy
 from grape.runtime.accounts.policy import decide
 from grape.runtime.backends.cuda.backend import CudaBackend
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.predication.costs.calibration import node_costs, overridden
+from grape.runtime.predication.costs import calibration
+from grape.runtime.predication.costs.calibration import node_costs
 from grape.runtime.predication.costs.costs import H200
 from tests.property.control_flow_programs import Program, replays
 
@@ -470,7 +472,7 @@ def test_a_region_with_a_branch_and_a_loop(bare_backend: CudaBackend, capture_at
         return x + 1
 
     graphed: Any = GraphedFunction(step, backend=bare_backend, tolerance=0.0)
-    with overridden(ALWAYS_NODES):
+    with patch.dict(calibration._known, {device: ALWAYS_NODES}):
         for turn in range(60):
             x = torch.randn(8, 64, device=device) + (turn % 5 - 2)
             assert torch.equal(graphed(x), step(x)), turn
@@ -486,7 +488,8 @@ def test_random_programs_are_identical_or_refused(
     """The generator of the tape's test, compared with the plain program on the same GPU."""
     programs = int(pytestconfig.getoption("--grape-random")) or PROGRAMS
     outcomes: Counter[str] = Counter()
-    with overridden(ALWAYS_NODES if costs == "nodes" else node_costs(backend)):
+    chosen = ALWAYS_NODES if costs == "nodes" else node_costs(backend)
+    with patch.dict(calibration._known, {backend.device: chosen}):
         for seed in range(programs):
             try:
                 outcomes += replays(Program(seed).source(), seed, backend)

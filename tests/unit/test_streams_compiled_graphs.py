@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from grape.model.stream import COMPILED, WAITING
 from grape.streams.compiled import Code, CompiledGraphs, Process
 from grape.streams.compiled.code import read
+from grape.streams.compiled.graphs import FREE, WARM
 from tests.property.stream_programs import needs_compiler
 
 torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good
@@ -180,6 +181,19 @@ def test_sizes_and_numbers_have_graphs_of_their_own() -> None:
         for n, size in ((2, 3), (3, 3), (2, 4)):
             assert process.run(made, n, torch.ones(size))[0].tolist() == [float(n)] * size
     assert process.captured == 3
+
+
+def test_captures_beyond_the_first_ones_have_to_be_earned() -> None:
+    """Lengths that come a few times each, as of a cache that grows: their graphs would cost more than they save."""
+    process, made = Pretended(), Made(lambda x: (x + 1,))
+    for _ in range(WARM + 1):
+        for size in range(1, FREE + 9):
+            process.run(made, torch.ones(size))
+    assert process.captured == FREE
+    process.graphs.counted.saved_ns = process.graphs.counted.capture_ns + 10**9
+    for size in range(1, FREE + 9):
+        process.run(made, torch.ones(size))
+    assert process.captured == FREE + 8
 
 
 def test_other_bits_end_it() -> None:

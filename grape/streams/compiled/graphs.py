@@ -29,6 +29,8 @@ WARM = 2
 """Calls as written before one is captured."""
 MOST_FORMS = 64
 """Graphs of one code, for so many parameters and sizes."""
+FREE = 12
+"""Captures that need not have been paid for by what earlier ones saved."""
 TRIED = 8
 """Replays after which a graph must have shown that it is faster."""
 FASTER = 0.8
@@ -93,6 +95,7 @@ class CompiledGraphs:
         self._known: dict[int, _Known] = {}
         self._dead: list[_Made] = []
         self._busy = threading.Lock()
+        self._tried = 0
         self._closed = False
         self._changes = process.changes()
         self.counted = Launches()
@@ -178,7 +181,7 @@ class CompiledGraphs:
             counted.own_ns += time.perf_counter_ns() - began
             return plain(made, inputs)
         form.calls += 1
-        if form.calls > WARM:
+        if form.calls > WARM and self._may_spend():
             return self._captured(made, code, form, inputs, plain)
         drawn, start = self._process.draws(), time.perf_counter_ns()
         counted.own_ns += start - began
@@ -188,6 +191,11 @@ class CompiledGraphs:
         if self._process.draws() != drawn:
             code.refused = _DRAWS
         return found
+
+    def _may_spend(self) -> bool:
+        """Sizes that come a few times each do not pay for their graphs: beyond the first ones, what replays have saved
+        pays for more."""
+        return self._tried < FREE or self.counted.saved_ns > self.counted.capture_ns
 
     def _replay(self, code: Code, form: _Form, made: _Made, inputs: list[Any], began: int) -> Any:
         counted = self.counted
@@ -209,6 +217,7 @@ class CompiledGraphs:
 
     def _captured(self, made: Any, code: Code, form: _Form, inputs: list[Any], plain: Run) -> Any:
         """A call as written, whose results the caller gets; then a graph of it, which must leave the same."""
+        self._tried += 1
         began, given = time.perf_counter_ns(), list(inputs)
         changed, moving = ([given[at] for at in which] for which in (code.changed, code.moving))
         with torch._C.DisableTorchFunction(), torch.no_grad():
