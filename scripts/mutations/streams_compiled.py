@@ -19,7 +19,11 @@ ROWS = (
         ("compiled: a graph that leaves other bits serves", "or not alike(found, _handed_out(captured, given))", ""),
         ("compiled: a graph that leaves other state serves", "not alike(last, changed) or ", ""),
         ("compiled: what ran at the capture stands for the graph", "        spoil(captured.own())", "        pass"),
-        ("compiled: inputs that are written, not told of", "if not alike(captured.placeholders, values):", "if False:"),
+        (
+            "compiled: inputs that are written, not told of",
+            "if not alike(list(placeholders.values()), [given[at] for at in placeholders]):",
+            "if False:",
+        ),
         ("compiled: a stopped capture leaves a graph", "                form.refused = _STOPPED\n", ""),
         ("compiled: state stays as the graph left it", "load(changed[: len(last)], last)", "pass"),
         ("compiled: state is not set back for the graph", "    load(changed, first)\n        spoil", "    spoil"),

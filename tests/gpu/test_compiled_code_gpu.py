@@ -245,3 +245,131 @@ def test_graphs_beyond_the_memory_budget() -> None:
     with stream:
         assert flat(loop()) == expected
     assert not stream.evidence().matched and stream.evidence().bytes == 0
+
+
+def test_inputs_that_begin_at_other_places() -> None:
+    """cuBLAS chooses what it does by where its operands begin."""
+    torch.manual_seed(0)
+    weight = torch.randn(64, 64, device="cuda", dtype=torch.float16)
+    call, memory = torch.compile(lambda x: (x @ weight).float()), torch.randn(8192, device="cuda", dtype=torch.float16)
+
+    def loop() -> list[Tensor]:
+        begins = [0] * 6 + [1, 2, 8, 32, 0] * 6
+        return [call(memory[begin : begin + 2048].view(32, 64)) for begin in begins]
+
+    assert is_served(agrees(loop))
+
+
+def test_an_input_in_memory_that_the_code_writes() -> None:
+    module = nn.Module().cuda()
+    module.register_buffer("state", torch.zeros(8, 8, device="cuda"))
+
+    def write(x: Tensor) -> Tensor:
+        module.state.add_(1)
+        return x.cos().sum(0) + module.state.mean()
+
+    call, other = torch.compile(write), torch.randn(8, 8, device="cuda")
+
+    def loop() -> list[Tensor]:
+        module.state.zero_()
+        return [call(module.state[:] if number % 5 == 4 else other) for number in range(20)]
+
+    with torch.no_grad():
+        agrees(loop)
+
+
+def test_state_that_inference_mode_made() -> None:
+    with torch.inference_mode():
+        state = torch.zeros(64, device="cuda")
+    torch._dynamo.mark_static_address(state)
+
+    def write(x: Tensor) -> Tensor:
+        state.add_(x)
+        return state * 2
+
+    call, x = torch.compile(write), torch.ones(64, device="cuda")
+
+    def loop() -> list[Tensor]:
+        with torch.inference_mode():
+            state.zero_()
+            return [call(x) for _ in range(12)]
+
+    agrees(loop)
+
+
+def test_large_inputs_are_not_copied_for_one_kernel() -> None:
+    """The device has more to do with the copies than with the code."""
+    call, x = torch.compile(lambda given: given * 2 + 1), torch.randn(1 << 27, device="cuda")
+
+    def loop() -> list[Tensor]:
+        return [call(x)[:8].clone() for _ in range(12)]
+
+    assert not agrees(loop).captured
+
+
+def test_a_profiler_sees_each_kernel() -> None:
+    call, x = compiled(net()), torch.randn(8, 64, device="cuda")
+
+    def kernels() -> int:
+        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        with torch.no_grad(), torch.profiler.profile(activities=activities) as profile:
+            call(x)
+            torch.cuda.synchronize()
+        return sum(one.device_type == torch.autograd.DeviceType.CUDA for one in profile.events())
+
+    with torch.no_grad():
+        call(x)
+    expected = kernels()
+    stream = open_stream(Settings(device="cuda"))
+    assert isinstance(stream, Stream), stream
+    with stream, torch.no_grad():
+        for _ in range(12):
+            call(x)
+        assert kernels() == expected
+    assert stream.evidence().matched
+
+
+def test_a_stream_of_the_persons_inside_of_compiled_code() -> None:
+    side = torch.cuda.Stream()
+
+    def forked(x: Tensor) -> Tensor:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = x * 2
+        torch.cuda.current_stream().wait_stream(side)
+        return y + 1
+
+    call, inputs = torch.compile(forked), torch.randn(16, 64, device="cuda")
+    agrees(lambda: [call(one) for one in inputs])
+
+
+def test_memory_comes_back_with_the_code() -> None:
+    stream = open_stream(Settings(device="cuda"))
+    assert isinstance(stream, Stream), stream
+    x, held = torch.randn(1024, 1024, device="cuda"), []
+    with stream, torch.no_grad():
+        for number in range(6):
+            call = torch.compile(lambda given, number=number: torch.relu(given @ given) + number)
+            for _ in range(6):
+                call(x)
+            del call
+            torch._dynamo.reset()
+            held.append(stream.evidence().bytes)
+    assert max(held) <= 3 * max(1, held[0]), held
+
+
+def test_workspaces_that_torch_takes_back() -> None:
+    """Graphs know where cuBLAS's workspace lies, which torch's own graphs have it give back."""
+    call, x = compiled(net()), torch.randn(8, 64, device="cuda")
+
+    def loop() -> list[Tensor]:
+        found = []
+        with torch.no_grad():
+            for number in range(24):
+                found.append(call(x))
+                if number % 8 == 7:
+                    torch._C._cuda_clearCublasWorkspaces()
+                    found.append(torch.zeros(1 << 23, device="cuda"))
+        return found
+
+    assert is_served(agrees(loop))

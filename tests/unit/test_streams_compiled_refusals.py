@@ -89,7 +89,7 @@ def test_what_runs_at_a_capture_and_is_not_in_the_graph() -> None:
 def test_an_input_that_is_written_and_not_told_of() -> None:
     def writes(x: Tensor) -> tuple[Tensor]:
         x.add_(1)
-        return (x * 2,)
+        return (torch.ones(2),)
 
     process, made = Pretended(), Made(writes)
     for _ in range(6):
@@ -97,6 +97,13 @@ def test_an_input_that_is_written_and_not_told_of() -> None:
         process.run(made, x)
         assert x.tolist() == [1.0, 1.0]
     assert not process.graphs.counted.matched
+
+
+def test_inputs_that_no_graph_may_read() -> None:
+    process, made = Pretended(addresses=lambda inputs, code: None), Made(lambda x: (x + 1,))
+    for _ in range(5):
+        process.run(made, torch.ones(2))
+    assert not process.captured and made.calls == 5
 
 
 def test_results_that_the_code_holds_are_handed_out_themselves() -> None:

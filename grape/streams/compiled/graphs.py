@@ -194,7 +194,8 @@ class CompiledGraphs:
 
     def _may_spend(self) -> bool:
         """Sizes that come a few times each do not pay for their graphs: beyond the first ones, what replays have saved
-        pays for more."""
+        pays for more.
+        """
         return self._tried < FREE or self.counted.saved_ns > self.counted.capture_ns
 
     def _replay(self, code: Code, form: _Form, made: _Made, inputs: list[Any], began: int) -> Any:
@@ -242,8 +243,11 @@ class CompiledGraphs:
             last: list[torch.Tensor] = []
             try:
                 last = [copied(one) for one in changed]
-                captured = self._graph(made, given, placeholders, found, plain)
-                form.refused = self._differs(captured, given, found, zip(changed, first, last, strict=True), took)
+                if not alike(list(placeholders.values()), [given[at] for at in placeholders]):
+                    form.refused = _OTHER_BITS  # it writes inputs that it does not tell of
+                else:
+                    captured = self._graph(made, given, placeholders, found, plain)
+                    form.refused = self._differs(captured, given, found, zip(changed, first, last, strict=True), took)
             except Exception:  # none of the code's, which has run
                 form.refused = _NOT_CAPTURED
             except BaseException:
@@ -278,8 +282,6 @@ class CompiledGraphs:
         """
         changed, first, last = (list(some) for some in tuple(zip(*states, strict=True)) or ((), (), ()))
         values = [one for at, one in enumerate(given) if at in captured.reads]
-        if not alike(captured.placeholders, values):
-            return _OTHER_BITS  # it writes inputs that it does not tell of
         load(changed, first)
         spoil(captured.own())  # what ran at the capture, instead of being captured, left its bits there
         captured.graph.replay()
