@@ -295,32 +295,48 @@ def test_a_result_in_place_keeps_its_slot(backend: ReferenceBackend, kept: int) 
         assert not slot.occupied
 
 
+EVALUATORS: dict[str, Callable[[Callable[[], None]], Callable[[], None]]] = {
+    "CPython": lambda body: body,
+    "Dynamo": torch._dynamo.run,  # it compiles nothing, but evaluates every frame
+}
+
+
+@pytest.mark.parametrize("evaluator", EVALUATORS)
 @pytest.mark.parametrize("holder", ["the tensor", "a view", "the storage"])
-def test_a_result_in_place_outlives_its_graph(backend: ReferenceBackend, holder: str) -> None:
+def test_a_result_in_place_outlives_its_graph(backend: ReferenceBackend, holder: str, evaluator: str) -> None:
     """The keeper holds every reference that was counted: else a living result seems dead when the entry goes."""
     slot = Slot(backend, 64)
-    outputs, made = _outputs(backend, slot)
-    outputs.lend()
-    held = HOLDERS[holder](outputs.hand_out()[0])
-    del outputs, made
-    gc.collect()
-    assert slot.occupied
-    del held
-    assert not slot.occupied
 
-
-@pytest.mark.parametrize("holder", ["the tensor", "a view", "the storage"])
-def test_graphs_that_share_a_slot_take_turns(backend: ReferenceBackend, holder: str) -> None:
-    """Whichever handed out the last result, whoever holds it is seen, and who held an earlier one is not."""
-    slot = Slot(backend, 64)
-    one, other = _outputs(backend, slot)[0], _outputs(backend, slot)[0]
-    one.lend()
-    other.lend()
-    for outputs in (one, one, other, other, one):
+    def body() -> None:
+        outputs, made = _outputs(backend, slot)
+        outputs.lend()
         held = HOLDERS[holder](outputs.hand_out()[0])
+        del outputs, made
+        gc.collect()
         assert slot.occupied
         del held
         assert not slot.occupied
+
+    EVALUATORS[evaluator](body)()
+
+
+@pytest.mark.parametrize("evaluator", EVALUATORS)
+@pytest.mark.parametrize("holder", ["the tensor", "a view", "the storage"])
+def test_graphs_that_share_a_slot_take_turns(backend: ReferenceBackend, holder: str, evaluator: str) -> None:
+    """Whichever handed out the last result, whoever holds it is seen, and who held an earlier one is not."""
+    slot = Slot(backend, 64)
+
+    def body() -> None:
+        one, other = _outputs(backend, slot)[0], _outputs(backend, slot)[0]
+        one.lend()
+        other.lend()
+        for outputs in (one, one, other, other, one):
+            held = HOLDERS[holder](outputs.hand_out()[0])
+            assert slot.occupied
+            del held
+            assert not slot.occupied
+
+    EVALUATORS[evaluator](body)()
 
 
 def test_a_result_that_was_copied_is_the_callers_own(backend: ReferenceBackend) -> None:

@@ -101,16 +101,16 @@ class Slot:
         """The same for others to hold, who may resize it: then it gets memory of its own, and is here no more."""
         return growable(self.address, self._backend.device, nbytes)
 
-    def occupy(self, keeper: Any, cdata: int, idle: int, storage: torch.UntypedStorage | None = None) -> None:
+    def occupy(self, keeper: Any, cdata: int, idle: int) -> None:
         """From now on the storage `cdata` lives here; `idle` is its use count while only `keeper` refers to it.
 
         `keeper` must hold every reference that the count includes: if one went, a living occupant would seem dead. It
-        is a tensor, or comes with its `storage`. That object may be all that a caller keeps, and is counted as well:
-        every version of torch has one Python object a storage, which counts as one use however often it is held.
+        is a tensor, or has its `storage`. That object may be all that a caller keeps, and is counted as well: every
+        version of torch has one Python object a storage, which counts as one use however often it is held. It is no
+        argument here: where Dynamo evaluates frames in CPython's place, the caller's stack holds it as well.
         """
         self.keeper, self.cdata, self.idle, self.predicted = keeper, cdata, idle, False
-        self.storage_object = keeper.untyped_storage() if storage is None else storage
-        del storage
+        self.storage_object = keeper.untyped_storage() if isinstance(keeper, torch.Tensor) else keeper.storage
         self.references = getrefcount(self.storage_object)
 
     def template(self, shape: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, int, int] | None:

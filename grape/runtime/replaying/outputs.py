@@ -221,7 +221,7 @@ class Outputs:
                 slot.predicted = False
                 slot.references = getrefcount(slot.storage_object)
             else:
-                slot.occupy(lying, lying.storage._cdata, lying.idle, lying.storage)
+                slot.occupy(lying, lying.storage._cdata, lying.idle)
             itself = group.part(lying.template.data, result)
             if group.version:
                 _set_versions((itself,), (group.version,))
