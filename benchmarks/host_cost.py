@@ -34,6 +34,7 @@ from torch import nn
 import grape
 from grape.model.times.measured import quartiles
 
+_PACKAGE = Path(grape.__file__).parent
 PROFILED_CALLS = 300
 SHOWN = 18
 
@@ -262,7 +263,9 @@ def profile(case: Case, stamps: Stamps, calls: int) -> list[dict[str, Any]]:
 def _place(file: str, line: int, name: str) -> str:
     if line == 0:
         return name  # built in
-    return f"{'/'.join(Path(file).parts[-3:])}:{line} {name}"
+    path = Path(file)
+    shown = path.relative_to(_PACKAGE) if path.is_relative_to(_PACKAGE) else Path(*path.parts[-3:])
+    return f"{shown}:{line} {name}"
 
 
 def measure(name: str, device: torch.device, calls: int, learning_calls: int, backend: type[Any]) -> dict[str, Any]:
