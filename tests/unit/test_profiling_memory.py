@@ -32,7 +32,7 @@ def test_the_resident_memory_of_a_process_that_grows() -> None:
     sampler = MemorySampler(CPU, interval_s=0.005)
     sampler.start()
     wait_for(lambda: sampler._samples.at_ns)
-    block = bytearray(64 * MB)
+    block = bytearray(128 * MB)
     block[::4096] = b"x" * len(block[::4096])
     taken = len(sampler._samples.at_ns)
     wait_for(lambda: len(sampler._samples.at_ns) > taken)
