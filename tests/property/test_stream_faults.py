@@ -74,7 +74,8 @@ class Faults(TorchFunctionMode):
                 self.fault()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in ("__get__", "__set__"):
+        # A fault behind `_set_grad_enabled` is one in `no_grad.__enter__`, whose `__exit__` nobody calls.
+        if getattr(func, "__name__", "") in ("__get__", "__set__", "_set_grad_enabled"):
             return func(*args, **(kwargs or {}))
         self.pass_by()
         result = func(*args, **(kwargs or {}))
