@@ -16,7 +16,7 @@ ROWS = (
     *rows_of(
         "grape.streams.compiled.graphs",
         (GRAPHS, REFUSALS),
-        ("compiled: a graph that leaves other bits serves", "or not alike(found, _handed_out(captured, given))", ""),
+        ("compiled: a graph that leaves other bits serves", "or not alike(found, captured.handed_out(given))", ""),
         ("compiled: a graph that leaves other state serves", "not alike(last, changed) or ", ""),
         ("compiled: what ran at the capture stands for the graph", "        spoil(captured.own())", "        pass"),
         (
@@ -27,11 +27,6 @@ ROWS = (
         ("compiled: a stopped capture leaves a graph", "                form.refused = _STOPPED\n", ""),
         ("compiled: state stays as the graph left it", "load(changed[: len(last)], last)", "pass"),
         ("compiled: state is not set back for the graph", "    load(changed, first)\n        spoil", "    spoil"),
-        ("compiled: results share memory", "len(places) < len(kept) or ", ""),
-        ("compiled: results lie in inputs or in what the code holds", "places & others or ", ""),
-        ("compiled: what the code holds is handed out as copies", "(*reads, *found)", "reads"),
-        ("compiled: results begin in the middle", " or any(one.storage_offset() for one in kept)", ""),
-        ("compiled: inputs that are results are copied", "if read is one), None", "if False), None"),
         ("compiled: random numbers are replayed", "if self._process.draws() != drawn:", "if False:"),
         (
             "compiled: a switch of how products are computed",
@@ -52,6 +47,35 @@ ROWS = (
         ("compiled: closed while it runs", "        if self._closed:\n            self.close()", "        pass"),
         ("compiled: dead graphs stay", "if self._dead and self._process.is_here():", "if False:"),
         ("compiled: inputs stay in the list", "        inputs.clear()\n", ""),
+    ),
+    *rows_of(
+        "grape.streams.compiled.made",
+        (GRAPHS, REFUSALS),
+        ("compiled: results that share memory are apart", "if len(group) > 1 or", "if"),
+        ("compiled: results lie in inputs or in what the code holds", "if groups.keys() & others.keys():", "if False:"),
+        ("compiled: what the code holds is handed out as copies", "lying([*reads, *found])", "lying(reads)"),
+        ("compiled: results begin in the middle", " or kept[group[0]].storage_offset()]", "]"),
+        ("compiled: inputs that are results are copied", "if read is one), None", "if False), None"),
+        ("compiled: views are handed out as none", " and not given[number]._is_view()", ""),
+        (
+            "compiled: results lie to each other in other ways",
+            "same = [*groups.values()] == [*lying(given).values()]",
+            "same = True",
+        ),
+        (
+            "compiled: results begin elsewhere",
+            "kept[number].storage_offset() == given[number].storage_offset() and ",
+            "",
+        ),
+    ),
+    *rows_of(
+        "grape.streams.compiled.memory",
+        (GRAPHS, REFUSALS),
+        (
+            "compiled: memory of several results is turned around twice",
+            "for first, *_ in lying(tensors).values():",
+            "for first in range(len(tensors)):",
+        ),
     ),
     *rows_of(
         "grape.streams.compiled.code",

@@ -167,10 +167,48 @@ def test_an_input_that_is_a_result_is_handed_out_itself() -> None:
     assert process.graphs.counted.matched
 
 
+def part(whole: Tensor, begin: int, size: int) -> Tensor:
+    """As Inductor cuts it out: to autograd no view of the whole."""
+    return torch.empty(0).set_(whole.untyped_storage(), begin, (size,), (1,))
+
+
 @pytest.mark.parametrize("call", [lambda x: (x[1:],), lambda x: (y := x + 1, y[:1]), lambda x: ((x + 1)[1:],)])
-def test_results_that_share_memory_are_left_alone(call: Callable[..., tuple[Any, ...]]) -> None:
+def test_views_are_left_alone(call: Callable[..., tuple[Any, ...]]) -> None:
     process, made = Pretended(), Made(call)
     for _ in range(6):
+        process.run(made, torch.ones(3))
+    assert not process.graphs.counted.matched and process.reset == process.captured == 1
+
+
+def test_results_that_share_memory_share_a_copy() -> None:
+    process = Pretended()
+    made = Made(lambda x: (y := x * 2, x + 1, part(y, 1, 3), part(x + 3, 2, 2).view(torch.int32)))
+    kept: list[Any] = []
+    for number in range(6):
+        found = process.run(made, torch.full((4,), float(number)))
+        kept += [(number, found)]
+        found[2].zero_()
+        assert found[0].tolist() == [2.0 * number, 0, 0, 0] and found[1].tolist() == [number + 1.0] * 4
+        assert [one.storage_offset() for one in found] == [0, 0, 1, 2]
+        assert found[3].untyped_storage().nbytes() == 16 and not found[2]._is_view()
+        found[0].add_(1)
+    for number, found in kept:
+        assert found[2].tolist() == [1.0] * 3 and found[0][0] == 2 * number + 1
+        assert found[3].view(torch.float32).tolist() == [number + 3.0] * 2
+    assert process.graphs.counted.captured == 1 and process.graphs.counted.matched
+
+
+@pytest.mark.parametrize(
+    "lies", [lambda y, odd: part(y, 1 + odd, 3), lambda y, odd: part(torch.zeros(8) if odd else y, 1, 3)]
+)
+def test_results_that_do_not_always_share_memory_are_left_alone(lies: Callable[[Tensor, bool], Tensor]) -> None:
+    def call(x: Tensor) -> tuple[Tensor, ...]:
+        made.calls += 1
+        y = torch.zeros(8)
+        return y, lies(y, made.calls % 4 > 1)
+
+    process, made = Pretended(), Made(call)
+    for _ in range(8):
         process.run(made, torch.ones(3))
     assert not process.graphs.counted.matched and process.reset == process.captured == 1
 

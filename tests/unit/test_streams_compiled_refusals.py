@@ -22,7 +22,7 @@ from grape.streams import profilers
 from grape.streams.compiled.code import Code, read
 from grape.streams.compiled.memory import copied, extent
 from tests.property.stream_programs import needs_compiler
-from tests.unit.test_streams_compiled_graphs import CUDA, Made, Pretended, plain
+from tests.unit.test_streams_compiled_graphs import CUDA, Made, Pretended, part, plain
 
 torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good
 
@@ -72,7 +72,8 @@ def test_a_capture_that_is_stopped_leaves_no_graph(number: int) -> None:
     assert process.reset == 1 and not process.graphs.counted.matched and process.graphs.counted.bytes == 0
 
 
-def test_what_runs_at_a_capture_and_is_not_in_the_graph() -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_runs_at_a_capture_and_is_not_in_the_graph(shared: bool) -> None:
     """As kernels on a stream that nobody captures: it left its bits where the graph should leave them."""
     ran: list[Tensor] = []
 
@@ -80,9 +81,11 @@ def test_what_runs_at_a_capture_and_is_not_in_the_graph() -> None:
         results = function()
         return types.SimpleNamespace(replay=lambda: ran.append(results[0]), reset=lambda: None), results
 
-    process, made = Pretended(capture=captured), Made(lambda x: (x + 1,))
+    process = Pretended(capture=captured)
+    made = Made(lambda x: (y := x + 1, part(y, 0, 2)) if shared else (x + 1,))
     for number in range(6):
-        assert process.run(made, torch.full((2,), float(number)))[0].tolist() == [number + 1.0] * 2
+        for one in process.run(made, torch.full((2,), float(number))):
+            assert one.tolist() == [number + 1.0] * 2
     assert ran and not process.graphs.counted.matched
 
 

@@ -12,7 +12,7 @@ import statistics
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +22,9 @@ import torch
 from ...model.stream import COMPILED, WAITING
 from ..counts import Launches
 from .code import Code, read
-from .memory import alike, copied, extent, load, place, spoil, unnoticed
-from .process import Graph, Process
+from .made import Made, places
+from .memory import alike, copied, extent, load, spoil, unnoticed
+from .process import Process
 
 WARM = 2
 """Calls as written before one is captured."""
@@ -47,32 +48,12 @@ Run = Callable[[Any, list[Any]], Any]
 
 
 @dataclass(slots=True)
-class _Made:
-    """A graph, and where it reads and writes."""
-
-    graph: Graph
-    placeholders: list[torch.Tensor]
-    reads: set[int]
-    """Inputs that are copied to them."""
-    results: list[Any]
-    sources: list[int | None]
-    """Of each result the input that it is, if it is one."""
-    kind: type
-    bytes: int
-    """That it holds, as far as they are counted."""
-
-    def own(self) -> list[Any]:
-        """The results that are no inputs."""
-        return [one for one, at in zip(self.results, self.sources, strict=True) if at is None]
-
-
-@dataclass(slots=True)
 class _Form:
     """Calls of one code with static inputs that lie in the same places, and others of the same sizes."""
 
     calls: int = 0
     plain_ns: int = 0
-    made: _Made | None = None
+    made: Made | None = None
     refused: str = ""
     replays_ns: list[int] = field(default_factory=list)
 
@@ -83,7 +64,7 @@ class _Known:
     alive: weakref.ref[Any]
     forms: dict[Hashable, _Form] = field(default_factory=dict)
 
-    def graphs(self) -> list[_Made]:
+    def graphs(self) -> list[Made]:
         return [form.made for form in self.forms.values() if form.made is not None]
 
 
@@ -93,7 +74,7 @@ class CompiledGraphs:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._known: dict[int, _Known] = {}
-        self._dead: list[_Made] = []
+        self._dead: list[Made] = []
         self._busy = threading.Lock()
         self._tried = 0
         self._closed = False
@@ -198,12 +179,12 @@ class CompiledGraphs:
         """
         return self._tried < FREE or self.counted.saved_ns > self.counted.capture_ns
 
-    def _replay(self, code: Code, form: _Form, made: _Made, inputs: list[Any], began: int) -> Any:
+    def _replay(self, code: Code, form: _Form, made: Made, inputs: list[Any], began: int) -> Any:
         counted = self.counted
         with torch.no_grad():
             load(made.placeholders, [one for at in code.moving if isinstance(one := inputs[at], torch.Tensor)])
             made.graph.replay()
-            found = made.kind(_handed_out(made, inputs))
+            found = made.handed_out(inputs)
         inputs.clear()
         took = time.perf_counter_ns() - began
         counted.seen += code.launches
@@ -238,7 +219,7 @@ class CompiledGraphs:
         start = time.perf_counter_ns()
         found, took = self._process.timed(lambda: plain(made, inputs))
         spent = time.perf_counter_ns() - start
-        captured: _Made | None = None
+        captured: Made | None = None
         with torch._C.DisableTorchFunction(), torch.no_grad(), unnoticed(changed):
             last: list[torch.Tensor] = []
             try:
@@ -275,7 +256,7 @@ class CompiledGraphs:
         return _NO_ROOM if stays + 2 * sum(map(extent, changed)) > room else ""
 
     def _differs(
-        self, captured: _Made, given: list[Any], found: Any, states: Iterable[tuple[torch.Tensor, ...]], took: int
+        self, captured: Made, given: list[Any], found: Any, states: Iterable[tuple[torch.Tensor, ...]], took: int
     ) -> str:
         """Why a graph cannot stand for the code, which left `found` within `took` nanoseconds; empty where it can. Of
         what is changed there are the tensor, a copy of before and one of behind.
@@ -285,34 +266,41 @@ class CompiledGraphs:
         load(changed, first)
         spoil(captured.own())  # what ran at the capture, instead of being captured, left its bits there
         captured.graph.replay()
-        if not alike(last, changed) or not alike(found, _handed_out(captured, given)):
+        if not alike(last, changed) or not alike(found, captured.handed_out(given)):
             return _OTHER_BITS
         if self.counted.bytes > self._process.budget:
             return _NO_ROOM
         load(changed, first)
 
-        def again() -> list[Any]:
+        def again() -> Any:
             load(captured.placeholders, values)
             captured.graph.replay()
-            return _handed_out(captured, given)
+            return captured.handed_out(given)
 
         return _NO_FASTER if self._process.timed(again)[1] > took else ""
 
-    def _graph(self, made: Any, given: list[Any], placeholders: dict[int, Any], found: Any, plain: Run) -> _Made:
+    def _graph(self, made: Any, given: list[Any], placeholders: dict[int, Any], found: Any, plain: Run) -> Made:
         """Raises RuntimeError where it cannot be."""
         before = self._process.reserved()
         reads = [placeholders.get(at, one) for at, one in enumerate(given)]
         graph, results = self._process.capture(lambda: plain(made, list(reads)))
-        sources = [next((at for at, read in enumerate(reads) if read is one), None) for one in results]
-        kept = [one for one, at in zip(results, sources, strict=True) if at is None and isinstance(one, torch.Tensor)]
-        places = {place(one) for one in kept}
-        others = {place(one) for one in (*reads, *found) if isinstance(one, torch.Tensor)}
-        if len(places) < len(kept) or places & others or any(one.storage_offset() for one in kept):
+        try:
+            sources, together = places(reads, results, found)
+        except Exception:
             graph.reset()
-            raise RuntimeError("a result is a part of an input, of another result, or of what the code holds")
+            raise
         holds = max(0, self._process.reserved() - before) + sum(map(extent, placeholders.values()))
         self.counted.bytes += holds
-        return _Made(graph, list(placeholders.values()), set(placeholders), list(results), sources, type(found), holds)
+        return Made(
+            graph=graph,
+            placeholders=list(placeholders.values()),
+            reads=set(placeholders),
+            results=list(results),
+            sources=sources,
+            together=together,
+            kind=type(found),
+            bytes=holds,
+        )
 
     def _give_up(self, form: _Form, why: str) -> None:
         form.refused = why
@@ -336,10 +324,3 @@ class CompiledGraphs:
             self.counted.bytes -= made.bytes
             with suppress(RuntimeError):
                 made.graph.reset()
-
-
-def _handed_out(made: _Made, inputs: Sequence[Any]) -> list[Any]:
-    return [
-        inputs[at] if at is not None else copied(one) if isinstance(one, torch.Tensor) else one
-        for one, at in zip(made.results, made.sources, strict=True)
-    ]

@@ -46,16 +46,34 @@ def unnoticed(written: Sequence[torch.Tensor]) -> AbstractContextManager[None]:
     return found if counted else nullcontext()
 
 
-def place(one: torch.Tensor) -> int:
-    return one.untyped_storage().data_ptr()
+def copied_together(some: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Of tensors in one memory: others that lie in a copy of that as these do."""
+    memory = _memory(some[0]).clone().untyped_storage()
+    return [
+        torch.empty(0, dtype=one.dtype, device=one.device).set_(memory, one.storage_offset(), one.size(), one.stride())
+        for one in some
+    ]
+
+
+def lying(some: Iterable[Any]) -> dict[int, list[int]]:
+    """The numbers of the tensors, by the address of the memory that they lie in."""
+    found: dict[int, list[int]] = {}
+    for number, one in enumerate(some):
+        if isinstance(one, torch.Tensor):
+            found.setdefault(one.untyped_storage().data_ptr(), []).append(number)
+    return found
 
 
 def spoil(results: Iterable[Any]) -> None:
     """Turn all bits of their memory around."""
-    for one in results:
-        if isinstance(one, torch.Tensor):
-            memory = torch.empty(0, dtype=torch.uint8, device=one.device)
-            memory.set_(one.untyped_storage()).bitwise_not_()
+    tensors = [one for one in results if isinstance(one, torch.Tensor)]
+    for first, *_ in lying(tensors).values():
+        _memory(tensors[first]).bitwise_not_()
+
+
+def _memory(one: torch.Tensor) -> torch.Tensor:
+    """All that it lies in, as bytes."""
+    return torch.empty(0, dtype=torch.uint8, device=one.device).set_(one.untyped_storage())
 
 
 def alike(expected: Sequence[Any], found: Sequence[Any]) -> bool:
