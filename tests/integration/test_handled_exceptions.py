@@ -1,4 +1,4 @@
-"""While the person's code runs, no exception of Grape's is being handled: `sys.exception()` and contexts are his own."""
+"""While the person's code runs, no exception of Grape's is being handled: contexts of errors are his own."""
 
 from __future__ import annotations
 
