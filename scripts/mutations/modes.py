@@ -83,6 +83,20 @@ ROWS = (
         ),
     ),
     *rows_of(
+        "grape.runtime.once",
+        ("tests/unit/test_once.py",),
+        ("trials beneath modes of the person's", "Thread(target=attempt, daemon=True).start()", "attempt()"),
+    ),
+    *rows_of(
+        "grape.runtime.regions.region",
+        ("tests/integration/test_handled_exceptions.py",),
+        (
+            "the person's code runs while an error is handled",
+            "what=unsupported))\n            return None",
+            "what=unsupported))\n            return self.eager.passed(args, kwargs)",
+        ),
+    ),
+    *rows_of(
         "grape.tracing.imports",
         ("tests/unit/test_unseen_modes.py", "-k", "wait_for"),
         ("one of many that wait for a module", "in list(self.acts.get(name, [])):", "in self.acts.get(name, [])[-1:]:"),
