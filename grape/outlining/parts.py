@@ -119,21 +119,10 @@ class RegionPart(Part):
         return self.owner.outliner.replays([surveyed.value(node.func) for node in calls])
 
     def run(self, values: Values) -> None:
-        region = self.region
-        if region is None:
-            try:
-                # No mode of the person's sees what is looked at.
-                with torch._C.DisableTorchFunction(), self.owner.outliner.at_work():
-                    region = self._make(values)
-            except Exception:  # the statements run as written
-                log_failure("it made a region of a loop's statements")
-                self.ended = True
-                self.run_eagerly(values)
-                return
-        try:
-            arguments = {name: values[name] for name in self._inputs}
-        except KeyError:
-            self.run_eagerly(values)
+        region = self.region or self._made(values)
+        arguments = self._arguments(values) if region is not None else None
+        if region is None or arguments is None:
+            self.run_eagerly(values)  # no error of Grape's is handled now, which errors of the person's would name
             return
         for name, cell in self._cells.items():
             cell.cell_contents = values[name]
@@ -145,6 +134,22 @@ class RegionPart(Part):
         for name, value in zip(self.outputs, results, strict=True):
             if values.get(name, _UNBOUND) is not value:
                 values[name] = value
+
+    def _made(self, values: Values) -> Region | None:
+        try:
+            # No mode of the person's sees what is looked at.
+            with torch._C.DisableTorchFunction(), self.owner.outliner.at_work():
+                return self._make(values)
+        except Exception:  # the statements run as written
+            log_failure("it made a region of a loop's statements")
+            self.ended = True
+            return None
+
+    def _arguments(self, values: Values) -> dict[str, object] | None:
+        try:
+            return {name: values[name] for name in self._inputs}
+        except KeyError:
+            return None
 
     def call(self, **arguments: object) -> tuple[object, ...]:
         """The region's function. For the cell's own values it runs in the cell's names, else it touches none."""

@@ -2,7 +2,7 @@
 
 from .blocks import OwnMode, blocks
 from .busy import busy, grape_works, is_profiled, is_watched, person_runs
-from .compiling import before_compiled
+from .compiling import around_compilation, before_compiled
 from .escapes import COMPILED, HIGHER_ORDER, OTHERWISE, SPARSE, below_dispatch
 from .groups import (
     BESIDE_GROUP,
@@ -40,6 +40,7 @@ __all__ = [
     "Recorder",
     "Tracer",
     "UnseenMode",
+    "around_compilation",
     "as_written",
     "before_compiled",
     "below_dispatch",

@@ -44,6 +44,33 @@ def before_compiled(act: Callable[[], None]) -> Callable[[], None]:
     return undo
 
 
+def around_compilation(begins: Callable[[], None], ends: Callable[[], None]) -> Callable[[], None]:
+    """Have `begins` called as the compiler takes up a frame, and `ends` once it has; the result undoes it."""
+
+    def begun(_: object) -> None:
+        begins()
+
+    def ended(_: object) -> None:
+        ends()
+
+    def register() -> None:
+        known = sys.modules["torch._dynamo.callback"].callback_handler  # forgets all where the person resets it
+        if begun not in known.start_callbacks:
+            known.register_start_callback(begun)
+            known.register_end_callback(ended)
+
+    forget = before_compiled(register)
+
+    def undo() -> None:
+        forget()
+        known = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
+        if known is not None and begun in known.start_callbacks:
+            known.remove_start_callback(begun)
+            known.remove_end_callback(ended)
+
+    return undo
+
+
 def _patched() -> Callable[[], None]:
     patched: list[tuple[ModuleType, Callable[[object], object]]] = []
 

@@ -64,6 +64,44 @@ ROWS = (
         ),
     ),
     *rows_of(
+        "grape.runtime.dispatch.intercept",
+        ("tests/integration/test_compiled_beside_cells.py",),
+        (
+            "modules patched while they are compiled",
+            "around_compilation(self._show_plain_call, self._show_patch)",
+            "lambda: None",
+        ),
+        ("modules with a call of their own patched beside the compiler", "if call_in_their_own_way():", "if False:"),
+    ),
+    *rows_of(
+        "grape.runtime.dispatch.candidates",
+        ("tests/integration/test_compiled_beside_cells.py",),
+        (
+            "a compiler that was imported takes the patch for torch's",
+            "is patch:\n        comp",
+            "is None:\n        comp",
+        ),
+    ),
+    *rows_of(
+        "grape.runtime.once",
+        ("tests/unit/test_once.py",),
+        ("trials beneath modes of the person's", "Thread(target=attempt, daemon=True).start()", "attempt()"),
+    ),
+    *rows_of(
+        "grape.runtime.regions.region",
+        ("tests/integration/test_handled_exceptions.py",),
+        (
+            "the person's code runs while an error is handled",
+            "what=unsupported))\n            return None",
+            "what=unsupported))\n            return self.eager.passed(args, kwargs)",
+        ),
+    ),
+    *rows_of(
+        "grape.tracing.imports",
+        ("tests/unit/test_unseen_modes.py", "-k", "wait_for"),
+        ("one of many that wait for a module", "in list(self.acts.get(name, [])):", "in self.acts.get(name, [])[-1:]:"),
+    ),
+    *rows_of(
         "grape.tracing.blocks",
         ("tests/unit/test_blocks.py", "-k", "muted_mode"),
         (

@@ -226,6 +226,17 @@ def test_who_waits_for_a_module_is_handed_it(tmp_path: Path, monkeypatch: pytest
     assert found == [7, -7]
 
 
+def test_all_who_wait_for_a_module_are_handed_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the compiler's frames, for which three parts of Grape wait."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "waited_for_by_many.py").write_text("")
+    found: list[str] = []
+    _, forget, _ = [when_imported("waited_for_by_many", lambda _, who=who: found.append(who)) for who in "abc"]
+    forget()
+    importlib.import_module("waited_for_by_many")
+    assert found == ["a", "c"]
+
+
 def test_what_grape_looks_at_is_no_escape() -> None:
     """As a predictor that learns for one function does while another one's call is traced."""
     tracer = Tracer(PositionFinder())

@@ -9,10 +9,10 @@ is found by looking at storages of both kinds, and tried out once; where that do
 from __future__ import annotations
 
 import ctypes
-import functools
 
 import torch
 
+from ..once import tried_once
 from .strided import storage_at
 
 _READ = 88
@@ -47,7 +47,7 @@ def _made(address: int, device: torch.device, nbytes: int, flag: int, allocator:
     return made
 
 
-@functools.cache
+@tried_once
 def _fields() -> tuple[int, int] | None:
     """Offsets of the flag and of the allocator in a storage, from those of the host: all devices have one class."""
     host = torch.device("cpu")

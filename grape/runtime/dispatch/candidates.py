@@ -31,6 +31,26 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
+def call_in_their_own_way() -> bool:
+    """True where there is a class of modules, other than torch's, that brings a `__call__`."""
+    classes, known = [torch.nn.Module], {torch.nn.Module}
+    for one in classes:
+        new = [sub for sub in type.__subclasses__(one) if sub not in known]
+        if any("__call__" in vars(sub) and not sub.__module__.startswith("torch.") for sub in new):
+            return True
+        known.update(new)
+        classes += new
+    return False
+
+
+def tell_plain_call(patch: object, original: object, compiler: types.ModuleType) -> None:
+    """The compiler was imported beside the patch, as a new optimizer has it: for good it would take the patch for what
+    torch calls modules by, and each module for one whose call somebody replaced.
+    """
+    if getattr(compiler, "unpatched_nn_module_call", None) is patch:
+        compiler.unpatched_nn_module_call = original  # type: ignore[attr-defined]
+
+
 def last_line(code: types.CodeType) -> int:
     """The last line of the source of `code`."""
     lines = [line for _, _, line in code.co_lines() if line is not None]

@@ -18,7 +18,16 @@ from typing import Any, TypeVar
 import torch
 
 from ...streams import shared as streams
-from ...tracing import before_compiled, busy, grape_works, is_profiled, is_watched, process_group
+from ...tracing import (
+    around_compilation,
+    before_compiled,
+    busy,
+    grape_works,
+    is_profiled,
+    is_watched,
+    process_group,
+    when_imported,
+)
 from ..buffers.handed_out import watch_results
 from ..guarding.environment import foreign_function_mode
 from ..predication.early_stop import set_stepper
@@ -28,7 +37,7 @@ from ..state import MODULE
 from .abandoned import release_abandoned
 from .active_region import ActiveRegion, inside_module
 from .afterwards import CallsAfterwards
-from .candidates import compiles
+from .candidates import call_in_their_own_way, compiles, tell_plain_call
 from .frames import brings_watchers, mentioned_in, modules_look_at_frames
 from .function_regions import FunctionRegions
 from .interrupts import held, hold_off, let_through
@@ -57,6 +66,7 @@ class Interceptor:
         self._patch: object = None
         self._unwatch: Callable[[], None] = lambda: None
         self._uncompiled: Callable[[], None] = lambda: None
+        self._undone: tuple[Callable[[], None], ...] = ()
         self._compiler_came = False
         """In this cell it takes functions into graphs of its own, and cannot read the code of a trampoline."""
         self._steps = LoopSteps(context, self._may_step, self.active.enter, name_of)
@@ -167,6 +177,10 @@ class Interceptor:
         __call__.__wrapped__ = original  # type: ignore[attr-defined]
         self._patch, code = __call__, __call__.__code__  # not asked for at each call: that is an audit event
         torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
+        self._undone = (
+            around_compilation(self._show_plain_call, self._show_patch),
+            when_imported("torch._dynamo.utils", partial(tell_plain_call, __call__, original)),
+        )
 
     def adopt(self, namespace: Mapping[str, object]) -> None:
         """Make candidates of the functions in `namespace` that the person wrote, and of methods of their classes.
@@ -183,12 +197,27 @@ class Interceptor:
         self._functions.adopt(namespace)
 
     def _leave_to_compiler(self) -> None:
-        """The compiler is about to look at frames, also where torch calls it by itself (`torch.cond`)."""
+        """The compiler is about to look at frames, also where torch calls it by itself (`torch.cond`).
+
+        Its guards see the patch behind modules with a `__call__` of their own, which calls torch's.
+        """
         if self._installed and not self._compiler_came:
             self._compiler_came = True
             self.context.predictor.allowed = False
             self.context.predictor.forget()
             self._functions.give_back_all()
+            if call_in_their_own_way():
+                self._unpatch_modules()
+
+    def _show_plain_call(self) -> None:
+        """The compiler takes up a frame: what it makes of a call of a module, and what that is guarded by, depends on
+        `nn.Module.__call__` being torch's."""
+        if self._original is not None and torch.nn.Module.__call__ is self._patch:
+            torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
+
+    def _show_patch(self) -> None:
+        if self._original is not None and torch.nn.Module.__call__ is self._original:
+            torch.nn.Module.__call__ = self._patch  # type: ignore[method-assign, assignment]
 
     def withdraw_before(self, code: types.CodeType | None, namespace: Mapping[str, object]) -> None:
         """Let the rest of the cell run as if Grape were not there, where somebody looks at its frames already, or
@@ -264,6 +293,8 @@ class Interceptor:
             if torch.nn.Module.__call__ is self._patch:
                 torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
             self._original = self._patch = None  # under a function of the person's it stays, and passes calls on
+            for undo in self._undone:
+                undo()
 
     # -- candidates --------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from ..accounts.replay_counts import ReplayCounts
 from ..accounts.samples import CallTimes
 from ..accounts.tally import Tally
 from ..guarding.environment import quick_modes
-from ..guarding.structure import Unsupported, flatten
+from ..guarding.structure import Layout, Unsupported, flatten
 from ..replaying.entry import OTHER_MODES, NoReplay
 from .call_profiles import CallProfiles
 from .captures import Captures
@@ -150,10 +150,8 @@ class Region(RegionState):
         return None
 
     def _serve_unknown(self, args: Args, kwargs: Kwargs, timer: CallTimer | None) -> object:
-        try:
-            layout = flatten((args, kwargs), "args")
-        except Unsupported as unsupported:
-            self.refuse(Refused.because(Reason.ARGUMENTS, self.at, what=unsupported))
+        layout = self._layout(args, kwargs)
+        if layout is None:
             return self.eager.passed(args, kwargs)
         modes = self.modes()
         if not self.on_its_stream():
@@ -188,6 +186,14 @@ class Region(RegionState):
         if not self.context.observing or self.context.aside():
             return self.eager.plain(shape, args, kwargs)
         return self.eager.observe(shape, layout, args, kwargs, may_capture)
+
+    def _layout(self, args: Args, kwargs: Kwargs) -> Layout | None:
+        """None refuses the region; an error of Grape's has ended by then, or those of the person's would name it."""
+        try:
+            return flatten((args, kwargs), "args")
+        except Unsupported as unsupported:
+            self.refuse(Refused.because(Reason.ARGUMENTS, self.at, what=unsupported))
+            return None
 
     def _serve_eagerly(
         self, args: Args, kwargs: Kwargs, shape: Specialization, timer: CallTimer | None, *, may_capture: bool

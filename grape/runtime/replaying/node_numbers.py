@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import torch
 
+from ..once import tried_once
 from ..state import unseen_handles
 
 T = TypeVar("T")
@@ -29,22 +30,14 @@ numbered: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[at
 """How many numbers this thread has given away."""
 
 
-@functools.cache
+@tried_once
 def is_supported() -> bool:
     """True where numbers can be left out with this build of torch: tried on those of a thread that ends."""
     if _search() is None:
         return False
-    found: list[int] = []
-
-    def attempt() -> None:
-        before = numbered()
-        advance(3)
-        found.append(numbered() - before)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join()
-    return found == [3]
+    before = numbered()
+    advance(3)
+    return numbered() - before == 3
 
 
 def advance(count: int) -> None:

@@ -15,7 +15,7 @@ from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 
-from ..replaying.node_numbers import unnumbered
+from ..once import tried_once
 from ..replaying.versions import set_versions, versions_of
 
 _NoModes: Any = vars(torch._C)["_DisableTorchDispatch"]
@@ -97,12 +97,11 @@ def _refusal() -> str:
     raise AssertionError("a second backward did not raise")
 
 
-@functools.cache
+@tried_once
 def _freed() -> torch.Tensor:
     """A tensor whose graph was consumed: a node of torch's own refuses, in its words and without a frame of Python."""
-    with unnumbered(), torch.inference_mode(False), torch.enable_grad():
-        one = torch.ones((), device="cpu", requires_grad=True)
-        twice = one * one
+    one = torch.ones((), device="cpu", requires_grad=True)
+    twice = one * one
     twice.backward()
     return twice
 

@@ -7,13 +7,14 @@ gradient that one call leaves is where the next call's graph looks for it.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from sys import getrefcount
 from typing import Any
 from weakref import getweakrefcount
 
 import torch
+
+from ..once import tried_once
 
 _use_count = torch._C._storage_Use_Count
 _tensor_use_count: Any = getattr(torch.Tensor, "_use_count", None)
@@ -139,12 +140,12 @@ def _uses(tensor: torch.Tensor) -> tuple[int, int]:
     return _use_count(storage._cdata), getrefcount(storage)
 
 
-@functools.cache
+@tried_once
 def _uses_alone() -> tuple[int, int]:
     return _uses(torch.empty(1, device="cpu"))
 
 
-@functools.cache
+@tried_once
 def _held_by_grad() -> int:
     """How many references to a tensor's Python object it is worth to be some leaf's `.grad`."""
     with torch.inference_mode(False):
