@@ -33,8 +33,8 @@ def test_no_mode_and_no_hook_sees_a_trial(trial: Any) -> None:
     trial.cache_clear()
     packed: list[torch.Tensor] = []
     with Log() as log, torch.autograd.graph.saved_tensors_hooks(packed.append, lambda _: None):
-        assert trial() == expected
-    assert log.seen == [] and packed == []
+        found = trial()
+    assert log.seen == [] and packed == [] and found == expected
 
 
 def test_a_trial_is_made_once_and_what_it_raises_is_raised() -> None:
