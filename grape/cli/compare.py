@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from ..errors import UsageError
 from .files import read_json
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """Print the comparison. Raises `UsageError` for a file that holds no report."""
-    from ..render.comparison import comparison_text, reports_of
+    from ..render.comparison import comparison_text, damaged, reports_of
 
     files = (arguments.first, arguments.second)
     first, second = (reports_of(read_json(file), file) for file in files)
     for reports, file in zip((first, second), files, strict=True):
-        try:
+        with damaged(file):
             comparison_text(reports, reports)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-            raise UsageError(f"'{file}' is a damaged report: {why}") from None
     print(comparison_text(first, second))
     return 0

@@ -6,8 +6,10 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 
-from ..errors import GrapeError
+from ..errors import GrapeError, UsageError
 from .parser import build_parser, is_script, parse
 
 
@@ -50,40 +52,37 @@ def _script(arguments: argparse.Namespace) -> Callable[[], int] | None:
 
 
 def _command(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
-    """The function behind a subcommand; only that one's module is imported."""
+    """The function behind a subcommand, which has its name; only that one's module is imported."""
     name = arguments.command
-    if name == "run":
-        from .run import run
+    short = {"doctor": _doctor, "explain": _explain, "mcp": _mcp}
+    function: Callable[[argparse.Namespace], int] = (
+        short[name] if name in short else getattr(import_module(f".{name}", __package__), name)
+    )
+    return function
 
-        return run
-    if name == "advise":
-        from .advise import advise
 
-        return advise
-    if name == "compare":
-        from .compare import compare
+def _doctor(_: argparse.Namespace) -> int:
+    """What works on this machine, and what is missing."""
+    from ..doctor import doctor
 
-        return compare
-    if name == "apply":
-        from .apply import apply
+    print(doctor().rstrip())
+    return 0
 
-        return apply
-    if name == "demo":
-        from .demo import demo
 
-        return demo
-    if name == "doctor":
-        from .doctor import doctor
+def _explain(arguments: argparse.Namespace) -> int:
+    """The documentation page of a finding code. Raises `UsageError` for an unknown one."""
+    from ..advisor import explain
 
-        return doctor
-    if name == "mcp":
-        from .mcp import mcp
+    print(explain(arguments.code).rstrip())
+    return 0
 
-        return mcp
-    if name == "view":
-        from .view import view
 
-        return view
-    from .explain import explain
+def _mcp(_: argparse.Namespace) -> int:
+    """Serve the Model Context Protocol over standard input and output until the client goes. Raises `UsageError` where
+    the package is missing.
+    """
+    if find_spec("mcp") is None:
+        raise UsageError("grape mcp needs the package 'mcp': pip install 'grape-jupyter[mcp]'")
+    from .assistants.server import serve
 
-    return explain
+    return serve()

@@ -53,6 +53,16 @@ found identical, or with --unverified all: those of a script are not compared. O
 change. Nothing is overwritten, and nothing is written where a cell or the script was edited since the report.
 """
 
+_DEMO = "Decode with a small random model, first as it is, then under %%grape, and show the report."
+_ADVISE = "Findings that the source of a notebook or a Python file shows. Nothing is run or imported."
+_COMPARE = "Compare two files that --json wrote: times, outcomes, findings."
+_MCP = """\
+Serve the Model Context Protocol over standard input and output, for files of this folder. Needs
+the package mcp: pip install 'grape-jupyter[mcp]'."""
+_VIEW = """\
+Write a view with its timelines, or the summary of a report, as one HTML page that needs no
+kernel and no network."""
+
 # The CLI writes one file for all cells, where the magic writes one per cell.
 _OF_THE_COMMAND = {"json"}
 
@@ -81,55 +91,29 @@ def build_parser() -> _Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     parser.run_flags = _add_run(commands)
     _add_apply(commands)
-    demo = commands.add_parser(
-        "demo",
-        help="the main job on this machine's own device, GPU or CPU",
-        description="Decode with a small random model, first as it is, then under %%grape, and show the report.",
-        allow_abbrev=False,
-    )
-    demo.set_defaults(flags=[])
-    doctor = commands.add_parser("doctor", help="what works on this machine, and what is missing", allow_abbrev=False)
-    doctor.set_defaults(flags=[])
-    explain = commands.add_parser("explain", help="what a finding means and how to fix it", allow_abbrev=False)
+    _add(commands, "demo", "the main job on this machine's own device, GPU or CPU", _DEMO)
+    _add(commands, "doctor", "what works on this machine, and what is missing")
+    explain = _add(commands, "explain", "what a finding means and how to fix it")
     explain.add_argument("code", metavar="CODE", help="for example GR101")
-    explain.set_defaults(flags=[])
-    advise = commands.add_parser(
-        "advise",
-        help="what the source shows, without running it",
-        description="Findings that the source of a notebook or a Python file shows. Nothing is run or imported.",
-        allow_abbrev=False,
-    )
+    advise = _add(commands, "advise", "what the source shows, without running it", _ADVISE, "--json")
     advise.add_argument("file", metavar="NOTEBOOK|FILE.py", help="an .ipynb or .py file")
     advise.add_argument("--json", metavar="FILE", help="write all findings as JSON")
-    advise.set_defaults(flags=["--json"])
-    compare = commands.add_parser(
-        "compare",
-        help="what changed between two reports",
-        description="Compare two files that --json wrote: times, outcomes, findings.",
-        allow_abbrev=False,
-    )
+    compare = _add(commands, "compare", "what changed between two reports", _COMPARE)
     compare.add_argument("first", metavar="A.json", help="the earlier report")
     compare.add_argument("second", metavar="B.json", help="the later report")
-    compare.set_defaults(flags=[])
-    mcp = commands.add_parser(
-        "mcp",
-        help="serve assistants: profile, propose, prove, undo",
-        description="Serve the Model Context Protocol over standard input and output, for files of this folder. Needs\n"
-        "the package mcp: pip install 'grape-jupyter[mcp]'.",
-        allow_abbrev=False,
-    )
-    mcp.set_defaults(flags=[])
-    view = commands.add_parser(
-        "view",
-        help="a recorded view or report, as one HTML page",
-        description="Write a view with its timelines, or the summary of a report, as one HTML page that needs no\n"
-        "kernel and no network.",
-        allow_abbrev=False,
-    )
+    _add(commands, "mcp", "serve assistants: profile, propose, prove, undo", _MCP)
+    view = _add(commands, "view", "a recorded view or report, as one HTML page", _VIEW, "--out")
     view.add_argument("file", metavar="FILE.json", help="a view (%%grape view, --view) or a report (--json)")
     view.add_argument("--out", metavar="FILE.html", help="where to write the page; default: in the current directory")
-    view.set_defaults(flags=["--out"])
     parser.commands = tuple(commands.choices)
+    return parser
+
+
+def _add(
+    commands: argparse._SubParsersAction[_Parser], name: str, help: str, description: str | None = None, *flags: str
+) -> _Parser:
+    parser = commands.add_parser(name, help=help, description=description, allow_abbrev=False)
+    parser.set_defaults(flags=flags)
     return parser
 
 

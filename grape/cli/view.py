@@ -44,16 +44,13 @@ def _is_report(content: object) -> bool:
 
 def _report_page(content: object, source: Path) -> str:
     """Its summary: a report holds figures, and no events to draw."""
-    from ..render.comparison import reports_of
+    from ..render.comparison import damaged, reports_of
     from ..render.timeline.recorded import recorded_report
 
     sections = []
     for number, one in enumerate(reports_of(content, source.name), start=1):
-        try:
+        with damaged(source.name):
             report = recorded_report(one)
             html = report.to_html()
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-            raise UsageError(f"'{source.name}' is a damaged report: {why}") from None
         sections.append(Section(id=f"report-{number}", title=report.evidence.file, html=html))
     return html_page(source.name, sections)

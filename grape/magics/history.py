@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..render.comparison import compare_reports, comparison_text, reports_of
+from ..render.comparison import compare_reports, comparison_text, damaged, reports_of
 from ..render.jsontext import plain
 from ..render.units import duration, one_line, plural
 
@@ -134,11 +134,8 @@ class History:
         """
         one, other = self._find(first), self._find(second)
         for run, name in ((one, first), (other, second)):
-            try:
+            with damaged(name):
                 comparison_text([run.report], [run.report])
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                why = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-                raise UsageError(f"'{name}' is a damaged report: {why}") from None
         parts = [comparison_text([one.report], [other.report]), *_new_versions(one, other)]
         if one.source and other.source:
             diff = difflib.unified_diff(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,16 @@ def reports_of(content: object, name: str) -> tuple[Json, ...]:
         if cell["version"] != 1:
             raise UsageError(f"'{name}' has version {cell['version']!r} of the report; this Grape reads version 1")
     return tuple(cells)
+
+
+@contextmanager
+def damaged(name: str) -> Iterator[None]:
+    """Turns what a damaged report leads to inside into a `UsageError` that names its file."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        raise UsageError(f"'{name}' is a damaged report: {why}") from None
 
 
 def compare_reports(first: Sequence[Json], second: Sequence[Json]) -> tuple[Change, ...]:

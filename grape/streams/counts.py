@@ -63,13 +63,11 @@ class Evidence:
     copied_out: int
     copied_bytes: int
     kept: int  # homes whose results outlived a pass
-    floated: int  # slots whose tensors lie elsewhere each time
     captured: int  # segments
     launched: int  # graphs
     stale: int  # graphs dropped, for memory that they name had moved
     uncaptured: Mapping[str, int]  # captures that failed, by reason
     capture_ns: int
-    issue_ns: int  # of launches without a graph
     own_ns: int  # estimated from every 64th operator, what is issued apart
     passing_ns: int  # likewise, of operators while nothing served, with what torch takes to hand them over
     bytes: int = 0  # of all homes now

@@ -85,13 +85,17 @@ class Session {
     }
   }
 
-  // Called where a segment should be captured, on any thread.
-  void on_capture(py::function capture) {
-    auto held = std::shared_ptr<py::function>(new py::function(std::move(capture)), [](py::function* f) {
+  // May be let go on any thread.
+  static std::shared_ptr<py::function> held_here(py::function function) {
+    return {new py::function(std::move(function)), [](py::function* f) {
       py::gil_scoped_acquire gil;
       delete f;
-    });
-    engine_->on_capture([held] {
+    }};
+  }
+
+  // Called where a segment should be captured, on any thread.
+  void on_capture(py::function capture) {
+    engine_->on_capture([held = held_here(std::move(capture))] {
       py::gil_scoped_acquire gil;
       if (is_traced()) return false;
       with_errors_of_torch([&] { (*held)(); });
@@ -111,23 +115,13 @@ class Session {
     engine_->on_arrival(std::move(placer));
   }
   static Places::Placer placer_of(py::function here) {
-    auto held = std::shared_ptr<py::function>(new py::function(std::move(here)), [](py::function* f) {
-      py::gil_scoped_acquire gil;
-      delete f;
-    });
-    return [held = std::move(held)] {
+    return [held = held_here(std::move(here))] {
       py::gil_scoped_acquire gil;
       return is_traced() ? int{AsWritten::NOT_NOW} : with_errors_of_torch([&] { return (*held)().cast<int>(); });
     };
   }
-  void look_anew(bool first) {
-    py::gil_scoped_release release;
-    engine_->look_anew(first);
-  }
-  void charge(int user) {
-    py::gil_scoped_release release;
-    engine_->charge(user);
-  }
+  void look_anew(bool first) { engine_->look_anew(first); }
+  void charge(int user) { engine_->charge(user); }
 
   // Whoever profiles or traces Python would see what is not the person's; cProfile loses calls by it.
   static bool is_traced() {
@@ -147,29 +141,13 @@ class Session {
     return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(*kind)));
   }
   size_t bytes_wanted(size_t most) const { return engine_->bytes_wanted(most); }
-  bool issue_captured() {
-    py::gil_scoped_release release;
-    return engine_->issue_captured();
-  }
-  void captured(uintptr_t executable, uint64_t number) {
-    py::gil_scoped_release release;
-    engine_->captured(reinterpret_cast<void*>(executable), number);
-  }
-  void refused(const std::string& why) {
-    py::gil_scoped_release release;
-    engine_->refused(why);
-  }
+  bool issue_captured() { return engine_->issue_captured(); }
+  void captured(uintptr_t executable, uint64_t number) { engine_->captured(reinterpret_cast<void*>(executable), number); }
+  void refused(const std::string& why) { engine_->refused(why); }
   std::vector<uint64_t> dropped() { return engine_->captures().dropped->take(); }
 
-  void pass_through(bool passing) {
-    py::gil_scoped_release release;
-    engine_->pass_through(passing);
-  }
-
-  void flush() {
-    py::gil_scoped_release release;
-    engine_->flush();
-  }
+  void pass_through(bool passing) { engine_->pass_through(passing); }
+  void flush() { engine_->flush(); }
   void in_forked_child() { engine_->in_forked_child(); }
   size_t kernels() const { return registration_.size(); }
   // Another number once something changed how operators compute.
@@ -197,12 +175,10 @@ class Session {
     all["copied_out"] = engine_->copies().out;
     all["copied_bytes"] = engine_->copies().bytes;
     all["kept"] = engine_->copies().kept;
-    all["floated"] = engine_->copies().floated;
     all["own_ns"] = c.sampled ? c.sampled_ns * 64 : 0;
     all["passing_ns"] = 64 * c.aside_ns + static_cast<uint64_t>(Pace::BOXED_NS) * c.aside;
     all["captured"] = c.captured;
     all["capture_ns"] = c.capture_ns;
-    all["issue_ns"] = c.issue_ns;
     all["lost"] = c.lost;
     all["saved_ns"] = static_cast<int64_t>(c.saved_ns);
     all["waits_ns"] = static_cast<int64_t>(c.waits_ns);
@@ -284,6 +260,7 @@ class Session {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using grape::Session;
   using grape::Settings;
+  const auto without_gil = py::call_guard<py::gil_scoped_release>();
   py::class_<Settings>(m, "Settings")
       .def(py::init<>())
       .def_readwrite("longest", &Settings::longest)
@@ -315,18 +292,18 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("on_capture", &Session::on_capture)
       .def("on_place", &Session::on_place)
       .def("on_arrival", &Session::on_arrival)
-      .def("look_anew", &Session::look_anew)
-      .def("charge", &Session::charge)
+      .def("look_anew", &Session::look_anew, without_gil)
+      .def("charge", &Session::charge, without_gil)
       .def("as_written", &Session::as_written)
       .def("arrivals", &Session::arrivals)
       .def("kind_wanted", &Session::kind_wanted)
       .def("bytes_wanted", &Session::bytes_wanted)
-      .def("issue_captured", &Session::issue_captured)
-      .def("captured", &Session::captured)
-      .def("refused", &Session::refused)
+      .def("issue_captured", &Session::issue_captured, without_gil)
+      .def("captured", &Session::captured, without_gil)
+      .def("refused", &Session::refused, without_gil)
       .def("dropped", &Session::dropped)
-      .def("pass_through", &Session::pass_through)
-      .def("flush", &Session::flush)
+      .def("pass_through", &Session::pass_through, without_gil)
+      .def("flush", &Session::flush, without_gil)
       .def("in_forked_child", &Session::in_forked_child)
       .def("kernels", &Session::kernels)
       .def("changes", &Session::changes)

@@ -15,7 +15,7 @@ namespace grape {
 enum class Bound : uint8_t { Yes, Foreign, Aliased, Misaligned };
 
 struct Copies {
-  size_t in = 0, out = 0, bytes = 0, kept = 0, floated = 0;
+  size_t in = 0, out = 0, bytes = 0, kept = 0;
 };
 
 class Epoch {
@@ -262,7 +262,6 @@ class Epoch {
       slot.floating = at::DataPtr();
       move(fragment, slot, base);
     } else if (!slot.floating) {
-      copies.floated++;
       slot.same = 0;
       slot.floating = device_.allocate(slot.span + device_.alignment);
       float_at(fragment, slot, base);
