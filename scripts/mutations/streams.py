@@ -28,6 +28,12 @@ VALUES = (
         ),
     ),
     of_streams(
+        "operators that read the host's memory below the key",
+        (CONTRACT, "-k", "memory_of_the_host"),
+        "registration.h",
+        ("if (engine_->device().place.is_cpu() && reads_the_host(name)) {", "if (false) {"),
+    ),
+    of_streams(
         "numbers of another type are the same",
         (CONTRACT, "-k", "number_of_another_type"),
         "values.h",

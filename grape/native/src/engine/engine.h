@@ -161,11 +161,11 @@ class Engine {
   }
 
   // An operator that was defined after the session opened: behind everything that is pending.
-  void call_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  void call_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, Reason why = Reason::Foreign) {
     if (open_) {
       flush();
       auto lock = lock_.take();
-      counts.seen++, counts.write(Reason::Foreign);
+      counts.seen++, counts.write(why);
     }
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY), stack);

@@ -6,6 +6,8 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
+#include <unordered_set>
 
 namespace grape {
 
@@ -49,20 +51,48 @@ class Registration {
 
   // An operator that was defined while a session is open. Without a kernel here it could not be called.
   struct Late final : c10::OperatorKernel {
-    explicit Late(Engine* engine) : engine(engine) {}
+    explicit Late(Engine* engine, Reason why = Reason::Foreign) : engine(engine), why(why) {}
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-      engine->call_unknown(op, keys, stack);
+      engine->call_unknown(op, keys, stack, why);
+    }
+    Engine* engine;
+    Reason why;
+  };
+
+  // A composite operator that reads the host's memory without an operator, as no other does. It comes as a whole, before
+  // its kernel runs at autograd's key, where a subclass of tensors is one only for what it is made of.
+  struct Whole final : c10::OperatorKernel {
+    explicit Whole(Engine* engine) : engine(engine) {}
+    void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+      engine->call_unknown(op, keys.remove(c10::DispatchKey::Python), stack, Reason::Read);
     }
     Engine* engine;
   };
+
+  static bool reads_the_host(const c10::OperatorName& name) {
+    static const std::unordered_set<std::string> without_overload{
+        "aten::max_pool1d", "aten::_pad_packed_sequence", "aten::choose_qparams_optimized", "aten::_sobol_engine_draw",
+        "aten::_sobol_engine_ff_", "aten::_sobol_engine_scramble_", "aten::_sobol_engine_initialize_state_"};
+    static const std::unordered_set<std::string> with_data{"aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"};
+    const auto& overload = name.overload_name;
+    return (overload.empty() && (without_overload.count(name.name) || name.name.rfind("aten::fbgemm_", 0) == 0)) ||
+        (overload == "data" && with_data.count(name.name)) || (overload == "Tensor" && name.name == "aten::ctc_loss") ||
+        (overload == "tensor_indices_or_sections" && name.name == "aten::tensor_split");
+  }
 
   void add(const c10::OperatorName& name) {
     auto& dispatcher = c10::Dispatcher::singleton();
     auto op = dispatcher.findSchema(name);
     if (!op) return;
     auto kernel = c10::KernelFunction::makeFallthrough();
-    if (Operator::treatment(*op) == Treatment::Boxed)
+    if (engine_->device().place.is_cpu() && reads_the_host(name)) {
+      kernel = c10::KernelFunction::makeFromBoxedFunctor<Late>(std::make_unique<Late>(engine_.get(), Reason::Read));
+      auto whole = c10::KernelFunction::makeFromBoxedFunctor<Whole>(std::make_unique<Whole>(engine_.get()));
+      const auto differentiates = c10::DispatchKey::AutogradCPU;
+      handles_.push_back(dispatcher.registerImpl(name, differentiates, std::move(whole), std::nullopt, nullptr, "operator streams"));
+    } else if (Operator::treatment(*op) == Treatment::Boxed) {
       kernel = c10::KernelFunction::makeFromBoxedFunctor<Kernel>(std::make_unique<Kernel>(engine_.get()));
+    }
     handles_.push_back(dispatcher.registerImpl(name, KEY, std::move(kernel), std::nullopt, nullptr, "operator streams"));
   }
 
