@@ -21,6 +21,7 @@ from ...streams import shared as streams
 from ...tracing import before_compiled, busy, grape_works, is_profiled, is_watched, process_group
 from ..buffers.handed_out import watch_results
 from ..guarding.environment import foreign_function_mode
+from ..guarding.levels import count_from_outside
 from ..predication.early_stop import set_stepper
 from ..regions.context import RegionContext
 from ..regions.region import Region
@@ -57,8 +58,9 @@ class Interceptor:
         self._patch: object = None
         self._unwatch: Callable[[], None] = lambda: None
         self._uncompiled: Callable[[], None] = lambda: None
+        self._uncounted: Callable[[], None] = lambda: None
         self._compiler_came = False
-        """In this cell it takes functions into graphs of its own, and cannot read the code of a trampoline."""
+        """In this cell it takes functions into graphs of its own."""
         self._steps = LoopSteps(context, self._may_step, self.active.enter, name_of)
         self.withdrawn = False
         """True where the rest of this cell runs as if Grape were not there: somebody looks at its frames."""
@@ -114,6 +116,8 @@ class Interceptor:
             set_stepper(self._steps)
             self._unwatch = watch_results(self.context.store)
             self._uncompiled = before_compiled(self._leave_to_compiler)
+        self._uncounted()
+        self._uncounted = count_from_outside()
         if self._original is None and (self.context.observing or self._modules.serve):
             self._patch_modules()
 
@@ -177,8 +181,7 @@ class Interceptor:
         self._modules.namespace = namespace
         self.context.predictor.allowed = not (self._compiler_came or compiles(namespace))
         if not self.context.predictor.allowed:
-            self.context.predictor.forget()
-            self._functions.give_back_all()
+            self._leave_as_they_are()
             return
         self._functions.adopt(namespace)
 
@@ -187,8 +190,13 @@ class Interceptor:
         if self._installed and not self._compiler_came:
             self._compiler_came = True
             self.context.predictor.allowed = False
-            self.context.predictor.forget()
-            self._functions.give_back_all()
+            self._leave_as_they_are()
+
+    def _leave_as_they_are(self) -> None:
+        """The compiler knows functions by identity, and cannot read the code of a trampoline."""
+        self.context.predictor.forget()
+        self._functions.give_back_all()
+        self._uncounted()
 
     def withdraw_before(self, code: types.CodeType | None, namespace: Mapping[str, object]) -> None:
         """Let the rest of the cell run as if Grape were not there, where somebody looks at its frames already, or
@@ -257,6 +265,7 @@ class Interceptor:
             set_stepper(None)
             self._unwatch()
             self._uncompiled()
+            self._uncounted()
             let_through(self)
 
     def _unpatch_modules(self) -> None:
