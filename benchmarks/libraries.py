@@ -47,6 +47,11 @@ def lacking(needs: list[str]) -> list[str]:
     return [name for name in needs if importlib.util.find_spec(name) is None]
 
 
+def version_of(module: str) -> str:
+    """Of the distribution that installs it: `pyro` is of `pyro-ppl`."""
+    return importlib.metadata.version(importlib.metadata.packages_distributions().get(module, [module])[0])
+
+
 # -- one row ----------------------------------------------------------------------------------------------------------
 
 
@@ -55,7 +60,7 @@ def measure(program: Path, arguments: argparse.Namespace, folder: Path) -> dict[
     plain, again = (measured(program, kind, arguments, folder) for kind in ("plain", "again"))
     failure = plain.get("failed") or again.get("failed") or first_error(plain)
     found: dict[str, Any] = {**about(program), "engines": {}}
-    found["versions"] = {name: importlib.metadata.version(name) for name in found["needs"]}
+    found["versions"] = {name: version_of(name) for name in found["needs"]}
     if failure is not None:
         return {**found, "failed": failure}
     for engine in arguments.engines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterator
 
 from ..model import Position
@@ -20,16 +21,21 @@ _STREAMED = (
     "then the step keeps its numbers on the device and is issued with the rest; the last bits of the results change, "
     f"so Grape does not switch it on; {_RATE}"
 )
+_OF_STEPS = ("/torch/optim/", "/torch/amp/")
 _ANY = "give the optimizer `fused=True` (Adam, AdamW, SGD) or `capturable=True`"
 
 
-def advice_for_step(source: CellSource, at: Position | None, *, streamed: bool = False) -> str | None:
-    """The line that makes the optimizer, as it has to be written; None where no ``.step(...)`` stands at `at`.
+def advice_for_step(
+    source: CellSource, at: Position | None, *, inner: Position | None = None, streamed: bool = False
+) -> str | None:
+    """The line that makes the optimizer, as it has to be written; None where no ``.step(...)`` of one stands at `at`.
 
-    `streamed`: operator streams serve the step, which runs in pieces; else a graph would hold it.
+    `inner`: where it happens, if that is known. `streamed`: operator streams serve the step, which runs in pieces; else
+    a graph would hold it.
     """
     call = source.call(at, ("step",))
-    if call is None:
+    elsewhere = inner is not None and at is not None and inner.file != at.file
+    if call is None or not (_in_a_step(inner) if elsewhere else _takes_at_most_one(call)):
         return None
     made = list(_made(source, _stepped(call)))
     if streamed and made and all(_follows(node) for _, node in made):
@@ -37,6 +43,19 @@ def advice_for_step(source: CellSource, at: Position | None, *, streamed: bool =
     written = {_on_device(parsed, node) for parsed, node in made}
     line = written.pop() if len(written) == 1 else None
     return f"{f'write `{line}`' if line else _ANY}: {_STREAMED if streamed else _ELSE}"
+
+
+def _in_a_step(inner: Position | None) -> bool:
+    """True in torch's code of optimizers and scalers: samplers, schedulers and environments have a ``step``, too."""
+    return inner is not None and any(part in inner.file.replace("\\", "/") for part in _OF_STEPS)
+
+
+def _takes_at_most_one(call: str) -> bool:
+    """A closure, or the optimizer of a scaler; what takes more, as ``sampler.step(noise, t, x)``, is something else."""
+    with contextlib.suppress(SyntaxError):
+        node = ast.parse(call, mode="eval").body
+        return not isinstance(node, ast.Call) or len(node.args) + len(node.keywords) <= 1
+    return True
 
 
 def counts_steps(source: CellSource, at: Position | None) -> str | None:

@@ -75,6 +75,29 @@ ROWS = (
         ),
     ),
     *rows_of(
+        f"{RUNTIME}.guarding.levels",
+        ("tests/integration/test_warnings_of_a_cell.py",),
+        (
+            "warned: frames of Grape's count for a level",
+            "level -= not (is_between(caller) or is_trampoline(caller.f_code))",
+            "level -= 1",
+        ),
+    ),
+    *rows_of(
+        "grape.advisor.optimizers",
+        ("tests/unit/test_rules_of_streams.py", "tests/unit/test_rules_gr403.py"),
+        (
+            "a step: whatever happens on its line is the optimizer's",
+            "_in_a_step(inner) if elsewhere",
+            "True if elsewhere",
+        ),
+        (
+            "a step: a sampler's is an optimizer's",
+            "return not isinstance(node, ast.Call) or len(node.args) + len(node.keywords) <= 1",
+            "return True",
+        ),
+    ),
+    *rows_of(
         f"{RUNTIME}.dispatch.function_regions",
         ("tests/unit/test_intercept.py",),
         (

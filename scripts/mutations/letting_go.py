@@ -92,6 +92,15 @@ ROWS = (
         ),
     ),
     *rows_of(
+        "grape.runtime.regions.region_state",
+        LETTING_GO,
+        (
+            "replaced: what was told of a shape that is none any more keeps what it held",
+            "        shape.let_go()\n",
+            "",
+        ),
+    ),
+    *rows_of(
         "grape.runtime.dispatch.function_regions",
         ("tests/unit/test_intercept.py", *LETTING_GO),
         (

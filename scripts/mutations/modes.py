@@ -68,7 +68,7 @@ ROWS = (
         ("tests/integration/test_compiled_beside_cells.py",),
         (
             "modules patched while they are compiled",
-            "around_compilation(self._show_plain_call, self._show_patch)",
+            "around_compilation(partial(begins, self._is_patched), partial(ends, self._is_patched))",
             "lambda: None",
         ),
         ("modules with a call of their own patched beside the compiler", "if call_in_their_own_way():", "if False:"),

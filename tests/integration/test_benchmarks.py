@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -188,6 +189,13 @@ def test_what_differs_under_grape_and_not_between_plain_runs(
     row = libraries.compared({"plain": a_run(2.0, 1.0), "again": again, "grape": grape})
     assert sorted(row["differences"]) == sorted(f"pass {n}: {name}" for n in (1, 2, 3) for name in differences)
     assert row["apart"] == apart
+
+
+def test_a_module_may_be_of_a_distribution_of_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    libraries = importlib.import_module("libraries")
+    for module, distribution in (("dateutil", "python-dateutil"), ("torch", "torch")):
+        assert libraries.version_of(module) == importlib.metadata.version(distribution)
 
 
 def test_without_time_a_part_says_so(tmp_path: Path) -> None:

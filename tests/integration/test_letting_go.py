@@ -112,6 +112,21 @@ def test_a_model_that_is_made_anew_leaves_no_old_one(notebook: InteractiveShell,
     assert graphs[2] <= graphs[1] + 1, graphs
 
 
+def test_models_that_one_cell_makes_one_after_another_go_when_it_makes_others(notebook: InteractiveShell) -> None:
+    """A shape that is none any more leads to the next one, and evidence refers to it."""
+    run(notebook, MODEL + "import weakref\nmade, xs = [], torch.randn(12, 3, 8)\n")
+    cell = (
+        "%%grape\nfor _ in range(3):\n    net = Net()\n    opt = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "    for x in xs:\n        net(x).square().mean().backward()\n        opt.step()\n"
+        "        opt.zero_grad()\n    made.append(weakref.ref(net))\n"
+    )
+    for _ in range(3):
+        run(notebook, cell)
+        gc.collect()
+        assert replays() > 0
+        assert not [one for one in notebook.user_ns["made"][:-3] if one() is not None]
+
+
 @pytest.mark.parametrize("name", ["a function", "a loop", "a loop in a function"])
 def test_a_cell_that_is_edited_leaves_no_old_graphs(notebook: InteractiveShell, name: str) -> None:
     flow = FLOWS[name]

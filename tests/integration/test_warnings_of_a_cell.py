@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import pytest
+import torch._dynamo  # noqa: F401  an optimizer imports it, and it wraps functions of torch for good
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
@@ -56,6 +58,64 @@ def test_no_warning_is_shown_again(shell: InteractiveShell, name: str, options: 
     plain = shown(shell, setup, "# a line in the place of the magic\n" + cell)
     assert plain or name == "of a function's syntax"
     assert [shown(shell, setup, f"%%grape --no-widget{options}\n" + cell) for _ in range(2)] == [plain, plain]
+
+
+LIBRARY = """\
+import sys, sysconfig, types
+code = '''
+import warnings
+import torch
+class Old(torch.nn.Linear):
+    def forward(self, x):
+        warnings.warn("Old is deprecated", FutureWarning, stacklevel=4)
+        return super().forward(x)
+class Old312(torch.nn.Linear):
+    def forward(self, x):
+        warnings.warn("Old is deprecated", FutureWarning, skip_file_prefixes=(torch.__path__[0], ROOT))
+        return super().forward(x)
+def helper(x):
+    warnings.warn("helper is deprecated", FutureWarning, stacklevel=2)
+    return x * 2
+'''
+old = types.ModuleType("old")
+old.ROOT = sysconfig.get_paths()["purelib"]
+exec(compile(code, old.ROOT + "/old.py", "exec"), vars(old))
+"""
+STEPS = """\
+for x in xs:
+    optimizer.zero_grad()
+    loss = {loss}.square().mean()
+    loss.backward()
+    optimizer.step()
+with torch.no_grad():
+    for x in xs:
+        y = net(x)
+"""
+LEVELS = {
+    "a module of a library": ("net = old.Old(8, 8)", "net(x)"),
+    "a function of a library": ("net = old.Old(8, 8)", "old.helper(net(x))"),
+    "a hook of torch in a backward pass": (
+        "net = torch.nn.Linear(8, 8)\nnet.register_full_backward_hook(lambda *given: None)",
+        "net(x)",
+    ),
+}
+if sys.version_info >= (3, 12):
+    LEVELS["files to be skipped"] = ("net = old.Old312(8, 8)", "net(x)")
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("engine", ["regions", "streams"])
+def test_a_warning_names_the_line_that_its_level_says(shell: InteractiveShell, name: str, engine: str) -> None:
+    """Grape's frames lie between: they are not counted, so nothing is shown a second time for another place."""
+    load(shell)
+    made, loss = LEVELS[name]
+    setup = f"{LIBRARY}{made}\nxs = torch.randn(20, 2, 8)\noptimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+    cell = STEPS.format(loss=loss)
+    plain, warn = shown(shell, setup, "# a line in the place of the magic\n" + cell), warnings.warn
+    assert plain and {line for _, line in plain} <= {4, 5, 9}
+    assert [shown(shell, setup, f"%%grape --no-widget --engine {engine}\n" + cell) for _ in range(2)] == [plain, plain]
+    shell.run_line_magic("grape", "undo")
+    assert warnings.warn is warn
 
 
 @pytest.mark.filterwarnings("default")

@@ -70,6 +70,16 @@ def test_a_partly_captured_region_is_extrapolated_and_says_so() -> None:
     assert finding.predicted_ms_per_call == 0.0
 
 
+def test_shapes_that_grow_are_counted_where_all_of_them_are_priced() -> None:
+    steps = [{"cache": (1, n, 8), "x": (8, 20 + n % 3)} for n in range(4, 16)]
+    done = shapes(steps[0], captured=True, capture_ms=30.0, graph_bytes=2**20)
+    (finding,) = gr201.check(cell(region(calls=12, shapes=(*done, *shapes(*steps)[1:]))))
+    assert finding.message == (
+        "`step` was called with 3 shapes of `x` in 12 calls; with those that grow there are 12; "
+        "1 of them are captured, capturing all would take about 360 ms"
+    )
+
+
 def test_without_any_capture_the_timeline_prices_it() -> None:
     before = timeline(*[(i * 10, i * 10 + 5) for i in range(312)], wall_us=5000)
     (finding,) = gr201.check(cell(region(shapes=shapes(*LENGTHS[:2]), before=before)))

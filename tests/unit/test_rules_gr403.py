@@ -56,6 +56,12 @@ def test_the_step_of_an_optimizer_has_advice_of_its_own() -> None:
     assert other.advice.startswith("keep the number in a tensor on the device")
 
 
+def test_the_step_of_a_sampler_is_none_of_an_optimizer() -> None:
+    source = "def step(x):\n    t = t + 1\n    x = sampler.step(net(x, t), t, x)\n"
+    (finding,) = gr403.check(cell(region(scalar_changes=(CHANGE,)), source=source))
+    assert finding.advice is not None and finding.advice.startswith("keep the number in a tensor on the device")
+
+
 def test_a_name_on_the_line_of_a_step_has_no_advice_for_optimizers() -> None:
     refused = Refused.because(Reason.NAME_CHANGES, at(1), argument="i")
     source = "for i in range(9): net(x * i).backward(); optimizer.step()\n"

@@ -125,6 +125,21 @@ def test_the_scaler_reads_for_an_optimizer_whose_numbers_are_on_the_host() -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "file", "said"),
+    [
+        ("    x = sampler.step(net(x, t), t, x)\n", LIBRARY, None),
+        ("    loss(x).backward(); opt.step()\n", LIBRARY, None),
+        ("    svi.step(x, y)\n", "/usr/lib/python3.11/site-packages/torch/distributions/normal.py", "keep the value"),
+        ("    svi.step(x, y)\n", OPTIMIZER, "give the optimizer"),
+    ],
+)
+def test_what_else_has_a_step_is_no_optimizer(line: str, file: str, said: str | None) -> None:
+    source = f"opt = torch.optim.Adam(net.parameters())\nfor x in data:\n{line}"
+    finding = only(cell(stop(line=3, inner=at(40, file=file, function="step")), source=source))
+    assert finding.advice is None if said is None else str(finding.advice).startswith(said)
+
+
 def test_step_counters_of_optimizers_are_on_the_cpu_also_where_there_is_a_gpu() -> None:
     read = stop(inner=at(90, file=OPTIMIZER, function="_get_value"))
     assert not advise(cell(read, source="for x in data:\n    opt.step()\n", cuda=False))
@@ -226,6 +241,13 @@ def test_the_numbers_of_an_optimizer(cuda: bool) -> None:
         "and is issued with the rest; the last bits of the results change, so Grape does not switch it on; "
         'a learning rate that changes has to be `torch.tensor(..., device="cuda")`'
     )
+
+
+def test_a_number_of_something_else_that_steps() -> None:
+    inner = at(61, file="/usr/lib/python3.11/site-packages/torch/distributions/normal.py", function="log_prob")
+    finding = only(cell(changed("aten::mul", line=2, inner=inner), source="for x in data:\n    svi.step(x, y)\n"))
+    assert finding.message.startswith("a Python number that reaches `mul` changes each time")
+    assert finding.advice is not None and finding.advice.startswith("keep the number in a tensor on the device")
 
 
 def test_an_optimizer_that_has_its_numbers_on_the_device_lacks_a_rate_there() -> None:

@@ -38,6 +38,8 @@ def release_abandoned(regions: Iterable[Region]) -> None:
                     shape.entries.remove(entry)
                     entry.release()
                     shape.captures = max(0, shape.captures - 1)
+            if not shape.entries:
+                shape.input_guard = None  # which refers to what came as arguments
         region.end_run()
         for shape in region.shapes.values():
             shape.settled_calls = shape.calls

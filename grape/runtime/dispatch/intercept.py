@@ -30,6 +30,7 @@ from ...tracing import (
 )
 from ..buffers.handed_out import watch_results
 from ..guarding.environment import foreign_function_mode
+from ..guarding.levels import count_from_outside
 from ..predication.early_stop import set_stepper
 from ..regions.context import RegionContext
 from ..regions.region import Region
@@ -37,7 +38,7 @@ from ..state import MODULE
 from .abandoned import release_abandoned
 from .active_region import ActiveRegion, inside_module
 from .afterwards import CallsAfterwards
-from .candidates import call_in_their_own_way, compiles, tell_plain_call
+from .candidates import call_by, call_in_their_own_way, compiles, tell_plain_call
 from .frames import brings_watchers, mentioned_in, modules_look_at_frames
 from .function_regions import FunctionRegions
 from .interrupts import held, hold_off, let_through
@@ -67,8 +68,9 @@ class Interceptor:
         self._unwatch: Callable[[], None] = lambda: None
         self._uncompiled: Callable[[], None] = lambda: None
         self._undone: tuple[Callable[[], None], ...] = ()
+        self._uncounted: Callable[[], None] = lambda: None
         self._compiler_came = False
-        """In this cell it takes functions into graphs of its own, and cannot read the code of a trampoline."""
+        """In this cell it takes functions into graphs of its own."""
         self._steps = LoopSteps(context, self._may_step, self.active.enter, name_of)
         self.withdrawn = False
         """True where the rest of this cell runs as if Grape were not there: somebody looks at its frames."""
@@ -124,6 +126,8 @@ class Interceptor:
             set_stepper(self._steps)
             self._unwatch = watch_results(self.context.store)
             self._uncompiled = before_compiled(self._leave_to_compiler)
+        self._uncounted()
+        self._uncounted = count_from_outside()
         if self._original is None and (self.context.observing or self._modules.serve):
             self._patch_modules()
 
@@ -177,8 +181,9 @@ class Interceptor:
         __call__.__wrapped__ = original  # type: ignore[attr-defined]
         self._patch, code = __call__, __call__.__code__  # not asked for at each call: that is an audit event
         torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
+        begins, ends = partial(call_by, __call__, original), partial(call_by, original, __call__)
         self._undone = (
-            around_compilation(self._show_plain_call, self._show_patch),
+            around_compilation(partial(begins, self._is_patched), partial(ends, self._is_patched)),
             when_imported("torch._dynamo.utils", partial(tell_plain_call, __call__, original)),
         )
 
@@ -191,10 +196,12 @@ class Interceptor:
         self._modules.namespace = namespace
         self.context.predictor.allowed = not (self._compiler_came or compiles(namespace))
         if not self.context.predictor.allowed:
-            self.context.predictor.forget()
-            self._functions.give_back_all()
+            self._leave_as_they_are()
             return
         self._functions.adopt(namespace)
+
+    def _is_patched(self) -> bool:
+        return self._original is not None
 
     def _leave_to_compiler(self) -> None:
         """The compiler is about to look at frames, also where torch calls it by itself (`torch.cond`).
@@ -204,20 +211,15 @@ class Interceptor:
         if self._installed and not self._compiler_came:
             self._compiler_came = True
             self.context.predictor.allowed = False
-            self.context.predictor.forget()
-            self._functions.give_back_all()
+            self._leave_as_they_are()
             if call_in_their_own_way():
                 self._unpatch_modules()
 
-    def _show_plain_call(self) -> None:
-        """The compiler takes up a frame: what it makes of a call of a module, and what that is guarded by, depends on
-        `nn.Module.__call__` being torch's."""
-        if self._original is not None and torch.nn.Module.__call__ is self._patch:
-            torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
-
-    def _show_patch(self) -> None:
-        if self._original is not None and torch.nn.Module.__call__ is self._original:
-            torch.nn.Module.__call__ = self._patch  # type: ignore[method-assign, assignment]
+    def _leave_as_they_are(self) -> None:
+        """The compiler knows functions by identity, and cannot read the code of a trampoline."""
+        self.context.predictor.forget()
+        self._functions.give_back_all()
+        self._uncounted()
 
     def withdraw_before(self, code: types.CodeType | None, namespace: Mapping[str, object]) -> None:
         """Let the rest of the cell run as if Grape were not there, where somebody looks at its frames already, or
@@ -286,6 +288,7 @@ class Interceptor:
             set_stepper(None)
             self._unwatch()
             self._uncompiled()
+            self._uncounted()
             let_through(self)
 
     def _unpatch_modules(self) -> None:

@@ -17,15 +17,15 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from threading import get_ident
-from typing import ClassVar, TextIO
+from typing import Any, ClassVar, TextIO
 
 import torch
 
 from ...model import Position, Reason, Refused
-from ...tracing import PositionFinder, is_between
+from ...tracing import PositionFinder
 from ..backends.protocol import CaptureFailed
-from ..dispatch.trampoline import is_trampoline
 from .calls import CallWatch, is_of_the_person
+from .levels import python_warn, warn_outside
 
 _WATCHED: tuple[tuple[object, str], ...] = (
     (builtins, "print"),
@@ -83,7 +83,7 @@ class EffectWatch:
         self._random = _random_states()
         for owner, name in _WATCHED:
             self._replace(owner, name, self._noting(name, getattr(owner, name)))
-        self._replace(warnings, "warn", self._noting_warnings(warnings.warn))
+        self._replace(warnings, "warn", self._noting_warnings(python_warn()))
         self._replace(warnings, "_showwarnmsg", self._noting_shown(warnings._showwarnmsg))  # type: ignore[attr-defined]
         self._states: list[torch.Tensor] = []
         for owner in _STATES:
@@ -140,11 +140,11 @@ class EffectWatch:
         of what they will no longer do, for Python to show it once: as with torch's own, to be shown is the effect.
         """
 
-        def warn(message: object, category: object = None, stacklevel: int = 1, *more: object, **named: object) -> None:
+        def warn(message: object, category: object = None, stacklevel: int = 1, *more: object, **named: Any) -> None:
             caller = sys._getframe(1)
             if self._all_warnings or is_of_the_person(caller.f_code):
                 self._note("warn")
-            function(message, category, _level(stacklevel, caller), *more, **named)
+            warn_outside(function, caller, message, category, stacklevel, *more, **named)
 
         return warn
 
@@ -224,19 +224,6 @@ class EffectBan(EffectWatch):
 
     def _refusal(self, name: str) -> CaptureFailed:
         return CaptureFailed("GR404", f"a branch that was not taken calls {name}(), which a replay would not repeat")
-
-
-def _level(level: int, caller: types.FrameType | None) -> int:
-    """The `stacklevel` with which `warnings.warn`, called by a function of Grape's, names the frame that it would name
-    with `level`, called by `caller`, if Grape did not stand between.
-    """
-    found = 1
-    while caller is not None and level > 0:
-        if not caller.f_code.co_filename.startswith("<frozen importlib._bootstrap"):  # Python does not count them
-            found += 1
-            level -= not (is_between(caller) or is_trampoline(caller.f_code))
-        caller = caller.f_back
-    return found + level
 
 
 def _bytes(state: torch.Tensor) -> bytes:

@@ -207,6 +207,7 @@ class RegionState:
             for entry in shape.entries:
                 entry.release()
             shape.entries.clear()
+            shape.input_guard = None
             shape.captures, shape.closed = 0, False
         self.context.store.drop(self.owner)
         self.context.predictor.settle()
@@ -219,6 +220,7 @@ class RegionState:
         if self._last is shape:
             self._last = None
         self.shapes.forget(shape)
+        shape.let_go()
 
     @property
     def entries(self) -> list[Entry]:

@@ -78,6 +78,11 @@ class Specialization:
         """Path and size of each tensor."""
         return tuple(zip(self.paths, self.sizes, strict=True))
 
+    def let_go(self) -> None:
+        """No call comes here any more. What was told of it refers to it still, and holds nothing of the person's."""
+        self.input_guard = self.successor = None
+        self.traces.clear()
+
     def count(self, run: int | None) -> None:
         """One more call. `run` numbers the cell that observes it; None where none does."""
         self.calls += 1

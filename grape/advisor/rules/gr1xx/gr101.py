@@ -59,14 +59,19 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
         and not source.pads_edges(site.user)  # behind the wait of the list itself
         and not (site.region is None and (source.only_reads(site.user) or source.every_nth(site.user)))
     )
-    found = [_finding(evidence, site, sites) for site in mine]
+    inner: dict[int, Position | None] = {}
+    found = []
+    for site in mine:
+        found.append(_finding(evidence, site, sites))
+        inner[id(found[-1])] = site.inner
     lines = {line_of(site.at) for site in sites}
     found += [_unseen(evidence, placed) for placed in _below_the_tracer(evidence, lines)]
     for finding in with_refusals(CODE, evidence, found, _ADVICE["host-read"]):
         known = dict(finding.evidence)
         streamed = finding.region is None and bool(evidence.streams)
         theirs = "construct" not in known or "in_library" in known or (streamed and known["construct"] is None)
-        advice = advice_for_step(source, finding.at, streamed=streamed) if theirs else None
+        place = inner.get(id(finding))
+        advice = advice_for_step(source, finding.at, inner=place, streamed=streamed) if theirs else None
         yield finding if advice is None else replace(finding, advice=advice)
 
 

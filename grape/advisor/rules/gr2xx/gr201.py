@@ -65,7 +65,13 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts
         code=CODE,
         severity="hint" if served else "costly",
         message=f"`{region.name}` was called with {distinct} shapes of {spoken.listed(varying)} in {region.calls} calls"
-        + _price(captured=len(captured), shapes=len(region.shapes), total=total, held=held_text(region, held)),
+        + _price(
+            captured=len(captured),
+            shapes=len(region.shapes),
+            more=len(region.shapes) > distinct,
+            total=total,
+            held=held_text(region, held),
+        ),
         at=region.at,
         end_line=region.end_line,
         region=region.name,
@@ -87,12 +93,15 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts
     )
 
 
-def _price(*, captured: int, shapes: int, total: float | None, held: str) -> str:
+def _price(*, captured: int, shapes: int, more: bool, total: float | None, held: str) -> str:
+    """`more`: arguments that another finding is about differ as well."""
     if total is None:
         return ""
+    every = f"; with those that grow there are {shapes}" if more else ""
     if captured == shapes:
-        return f"; capturing all took {milliseconds(total)}" + (f" and holds {held}" if held else "")
-    return f"; {captured} of {shapes} are captured, capturing all would take about {milliseconds(total)}"
+        return f"{every}; capturing all took {milliseconds(total)}" + (f" and holds {held}" if held else "")
+    of_them = f"{captured} of them" if more else f"{captured} of {shapes}"
+    return f"{every}; {of_them} are captured, capturing all would take about {milliseconds(total)}"
 
 
 def _varying(region: RegionEvidence) -> list[str]:

@@ -70,8 +70,10 @@ def _finding(region: RegionEvidence, change: ScalarChange) -> Finding:
 def _in_a_stream(evidence: CellEvidence, stopped: Stopped) -> Finding:
     """Operators that a stream runs as written, for their numbers are others each time."""
     source = cell_source(evidence)
-    step = source.call(stopped.at, ("step",))
-    advice = None if stopped.in_library else advice_for_step(source, stopped.at, streamed=True)
+    advice = None
+    if not stopped.in_library:
+        advice = advice_for_step(source, stopped.at, inner=stopped.inner, streamed=True)
+    step = source.call(stopped.at, ("step",)) if advice is not None else None
     where = f" in `{step}`" if step is not None else via(stopped.user, stopped.inner) if stopped.in_library else ""
     return Finding(
         code=CODE,
