@@ -34,7 +34,7 @@ def advise(evidence: CellEvidence, costs: MachineCosts = H200) -> tuple[Finding,
     merged = _within_families([_eased(finding, regions) for finding in _merge(found)], regions)
     graded = [_graded(_of_a_split_loop(finding, regions), evidence, regions) for finding in merged]
     unlocked = [_unlocked(finding, graded, evidence, regions, costs) for finding in graded]
-    return tuple(_of_copies(sorted(unlocked, key=lambda finding: _order(finding, evidence, regions, costs))))
+    return tuple(_of_copies(sorted(unlocked, key=lambda finding: _order(finding, regions, costs))))
 
 
 def _merge(found: list[Finding]) -> list[Finding]:
@@ -64,13 +64,11 @@ def _of_copies(found: list[Finding]) -> list[Finding]:
     kept: dict[object, list[Finding]] = {}
     for finding in found:
         cause = finding.code, finding.severity, line_of(finding.at)
-        own = finding.message if finding.region is None else (_first_of(finding.region), _sentence(finding.message))
+        own: object = finding.message
+        if finding.region is not None:
+            own = _ORDINAL.sub("`", f"{finding.region}`"), _sentence(finding.message)
         kept.setdefault((cause, own), []).append(finding)
     return [group[0] if len(group) == 1 else _all_of(group) for group in kept.values()]
-
-
-def _first_of(region: str) -> str:
-    return _ORDINAL.sub("`", f"{region}`")
 
 
 def _sentence(message: str) -> str:
@@ -189,9 +187,7 @@ def _unlocked(
     return replace(finding, evidence=noted, predicted_ms_per_call=gain)
 
 
-def _order(
-    finding: Finding, evidence: CellEvidence, regions: dict[str, RegionEvidence], costs: MachineCosts
-) -> tuple[float, ...]:
+def _order(finding: Finding, regions: dict[str, RegionEvidence], costs: MachineCosts) -> tuple[float, ...]:
     region = regions.get(finding.region) if finding.region else None
     calls = region.calls if region else _executions(finding)
     gain = (finding.predicted_ms_per_call or 0.0) * calls

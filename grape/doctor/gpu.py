@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from .check import Check, dotted, first_line, installed
 
@@ -53,7 +54,7 @@ def devices() -> Iterator[Check]:
 
 
 def driver() -> Iterator[Check]:
-    level, release = _driver_level(), _driver_release()
+    level, release = _driver_level(), _ask_driver("nvmlSystemGetDriverVersion")
     words = [*([release] if release else []), *([f"supports CUDA {dotted(level)}"] if level else [])]
     found = ", ".join(words) or "not found"
     if not _available():
@@ -156,43 +157,29 @@ def nvml() -> Iterator[Check]:
     yield Check(name="NVML", ok=None if used is None else True, found=found, effect=effect)
 
 
-def _driver_devices() -> int:
-    """How many GPUs the driver has, whatever torch can use."""
+def _ask_driver(name: str) -> Any:
+    """What this function of NVML's gives; None without a driver, and where it fails."""
     from ..profiling.devices.nvml import nvml as library
 
     pynvml = library()
     try:
-        return 0 if pynvml is None else int(pynvml.nvmlDeviceGetCount())
-    except Exception:
-        return 0
-
-
-def _driver_release() -> str | None:
-    from ..profiling.devices.nvml import nvml as library
-
-    pynvml = library()
-    try:
-        return None if pynvml is None else str(pynvml.nvmlSystemGetDriverVersion())
+        return None if pynvml is None else getattr(pynvml, name)()
     except Exception:
         return None
 
 
+def _driver_devices() -> int:
+    """How many GPUs the driver has, whatever torch can use."""
+    return int(_ask_driver("nvmlDeviceGetCount") or 0)
+
+
 def _driver_level() -> tuple[int, int] | None:
     """The newest CUDA version that the driver supports; None without a driver."""
-    from ..profiling.devices.nvml import nvml as library
+    level = _ask_driver("nvmlSystemGetCudaDriverVersion_v2")
+    if level is None:  # torch knows as well
+        import torch
 
-    pynvml = library()
-    if pynvml is not None:
-        try:
-            return _split(int(pynvml.nvmlSystemGetCudaDriverVersion_v2()))
-        except Exception:
-            pass  # torch knows as well
-    import torch
-
-    ask = getattr(torch._C, "_cuda_getDriverVersion", None)
-    return None if ask is None else _split(int(ask()))
-
-
-def _split(number: int) -> tuple[int, int] | None:
-    """12080 as (12, 8); None for the 0 that stands for no driver."""
-    return (number // 1000, number % 1000 // 10) if number > 0 else None
+        ask = getattr(torch._C, "_cuda_getDriverVersion", None)
+        level = ask() if ask is not None else 0
+    level = int(level)
+    return (level // 1000, level % 1000 // 10) if level > 0 else None  # of 12080 (12, 8)

@@ -237,14 +237,6 @@ def _history(path: str | None = None) -> str:
     return f"saved {path}"
 
 
-def _compare(first: str, second: str) -> str:
-    return history.compare(first, second)
-
-
-def _help() -> str:
-    return line_help(COMMANDS.values())
-
-
 def _fix_numbers() -> Sequence[int]:
     """Of the fixes that were made: to make them, for Tab, would take too long."""
     sessions = _sessions()
@@ -275,7 +267,7 @@ COMMANDS: dict[str, Command] = {
         Command(name="apply", argument="[N]", help="take fix N, or all verified ones: a new cell source", run=_apply),
         Command(name="undo", argument="[N]", help="take back what was applied: all, or number N", run=_undo),
         Command(name="history", argument="[FILE]", help="the runs so far, and what changed in them", run=_history),
-        Command(name="compare", argument="A B", help="two runs: numbers of history, or files", run=_compare),
+        Command(name="compare", argument="A B", help="two runs: numbers of history, or files", run=history.compare),
         Command(name="reset", argument="", help="forget everything and release all graphs", run=_reset),
         Command(name="remember", argument="FILE", help="write what was learned of the cells", run=_remember),
         Command(name="recall", argument="FILE", help="use in a new kernel what remember wrote", run=_recall),
@@ -291,6 +283,6 @@ COMMANDS: dict[str, Command] = {
             takes_code=True,
         ),
         Command(name="explain", argument="CODE", help="what a finding means, for example GR101", run=_explain),
-        Command(name="help", argument="", help="this text", run=_help),
+        Command(name="help", argument="", help="this text", run=lambda: line_help(COMMANDS.values())),
     )
 }

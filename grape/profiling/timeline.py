@@ -70,7 +70,7 @@ class TimelineRecorder:
         try:
             self.unavailable = _obstacle(self.device)
             if self.unavailable is None:
-                _wait_for(self.device)
+                wait_for(self.device)
                 self._profile = _profile(self.device)
                 with _environment(_QUIET):
                     self._profile.__enter__()
@@ -87,7 +87,7 @@ class TimelineRecorder:
             return
         stop_ns = time.time_ns()
         try:
-            _wait_for(self.device)
+            wait_for(self.device)
             end_ns = time.time_ns()
             profile.__exit__(None, None, None)
             index = device_index(self.device) if self.device.type == "cuda" else None
@@ -161,7 +161,7 @@ def _obstacle(device: torch.device) -> str | None:
     return None
 
 
-def _wait_for(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -120,11 +120,6 @@ def plain_basis(report: ReportData) -> str:
     return f"the plain cell takes {duration(time.plain_ms)}: {time.basis}"
 
 
-def cell_title(report: ReportData) -> str:
-    """The title of the cell's bars."""
-    return "time of the cell"
-
-
 def cell_bars(report: ReportData) -> tuple[Bar, ...]:
     """The cell plain and now, and what of it was Grape's own; empty where the plain time is not known, where a picture
     says more, and without a GPU.

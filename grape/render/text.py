@@ -18,7 +18,6 @@ from .summary import (
     Row,
     Strip,
     cell_bars,
-    cell_title,
     cost,
     headline,
     level,
@@ -128,7 +127,7 @@ def _details(console: Console, report: ReportData) -> None:
     if report.regions:
         console.print()
         console.print(_regions(rows(report), console.width))
-    _bars(console, cell_title(report), cell_bars(report))
+    _bars(console, "time of the cell", cell_bars(report))
     _bars(console, time_title(report), time_bars(report))
     _strips(console, strips(report))
     _bars(console, memory_title(report), memory_bars(report))

@@ -97,20 +97,12 @@ def _benchmark(subject: Subject) -> Iterator[Subject]:
         torch.backends.cudnn.benchmark = before
 
 
-def _nothing(subject: Subject) -> None:
-    return None
-
-
 def _on_cpu(subject: Subject) -> str | None:
     return None if subject.device.type == "cuda" else "for a GPU"
 
 
 def _not_single(subject: Subject) -> str | None:
     return None if any(part.dtype == torch.float32 for part in subject.parts()) else "no parameter is float32"
-
-
-def _is_tf32() -> str | None:
-    return "on already" if torch.backends.cuda.matmul.fp32_precision == "tf32" else None
 
 
 def _not_for_half(subject: Subject) -> str | None:
@@ -126,7 +118,11 @@ LEVERS: tuple[Lever, ...] = (
     Lever(
         name="TF32",
         write='torch.backends.cuda.matmul.fp32_precision = "tf32"',
-        hindrance=lambda subject: _on_cpu(subject) or _not_single(subject) or _is_tf32(),
+        hindrance=lambda subject: (
+            _on_cpu(subject)
+            or _not_single(subject)
+            or ("on already" if torch.backends.cuda.matmul.fp32_precision == "tf32" else None)
+        ),
         pull=_tf32,
     ),
     Lever(
@@ -148,7 +144,7 @@ LEVERS: tuple[Lever, ...] = (
         hindrance=lambda subject: _on_cpu(subject) or _no_images(subject),
         pull=_benchmark,
     ),
-    Lever(name="torch.compile", write="model = torch.compile(model)", hindrance=_nothing, pull=_compiled(None)),
+    Lever(name="torch.compile", write="model = torch.compile(model)", hindrance=lambda _: None, pull=_compiled(None)),
     Lever(
         name="torch.compile, reduce-overhead",
         write='model = torch.compile(model, mode="reduce-overhead"); a call overwrites the results of the one before',

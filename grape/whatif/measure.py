@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..errors import UsageError
 from ..fixing.copies import randomness_kept
 from ..model import Measured
+from ..profiling.timeline import wait_for
 from ..quiet import without_warnings
 from ..render.units import one_line
 from .levers import LEVERS, Lever
@@ -135,7 +136,7 @@ def _tried(lever: Lever, subject: Subject, plain: Subject, row: Tried, expected:
         with lever.pull(copy_of(subject)) as pulled:
             began = time.perf_counter()
             first = pulled.seeded(0)
-            _wait(subject.device)
+            wait_for(subject.device)
             ready_s = time.perf_counter() - began
             for _ in range(WARM):
                 pulled.run()
@@ -177,16 +178,11 @@ class _Clock:
         began = time.perf_counter()
         for _ in range(self._calls):
             self._subject.run()
-        _wait(self._subject.device)
+        wait_for(self._subject.device)
         return (time.perf_counter() - began) * 1e3 / self._calls
 
     def samples(self) -> list[float]:
         return [self.batch_ms() for _ in range(self.batches)]
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _let_go() -> None:

@@ -127,7 +127,7 @@ def test_an_error_of_the_profiler_stays_with_the_recorder(monkeypatch: pytest.Mo
     recorder = TimelineRecorder(CPU)
     recorder.start()
     with monkeypatch.context() as patch:
-        patch.setattr(timeline, "_wait_for", broken)
+        patch.setattr(timeline, "wait_for", broken)
         recorder.stop()
         assert recorder.unavailable == "the profiler failed: CUDA error: an illegal memory access"
         assert not torch.autograd._profiler_enabled()
@@ -144,7 +144,7 @@ def test_an_interrupt_passes_and_leaves_no_profiler(monkeypatch: pytest.MonkeyPa
 
     recorder = TimelineRecorder(CPU)
     recorder.start()
-    monkeypatch.setattr(timeline, "_wait_for", interrupted)
+    monkeypatch.setattr(timeline, "wait_for", interrupted)
     with pytest.raises(KeyboardInterrupt):
         recorder.stop()
     assert not torch.autograd._profiler_enabled()

@@ -214,7 +214,11 @@ class CellSource:
     def target(self, at: Position | None, calling: Collection[str] = ()) -> str | None:
         """The name that the statement on that line assigns to; of several, the first one with a call of these names."""
         found = [(source, node, target) for source, node in self._on_line(at) if (target := _assigned(node))]
-        calls = [one for one in found if any(last_name(call) in calling for call in _called(one[1]))]
+        calls = [
+            one
+            for one in found
+            if any(last_name(part.func) in calling for part in ast.walk(one[1]) if isinstance(part, ast.Call))
+        ]
         for source, _, target in calls or found:
             return source.text(target)
         return None
@@ -231,10 +235,6 @@ def _assigned(node: ast.AST) -> ast.expr | None:
     if isinstance(node, ast.Assign):
         return node.targets[0] if len(node.targets) == 1 else None
     return node.target if isinstance(node, (ast.AnnAssign, ast.AugAssign)) else None
-
-
-def _called(node: ast.AST) -> Iterator[ast.expr]:
-    return (one.func for one in ast.walk(node) if isinstance(one, ast.Call))
 
 
 @lru_cache(maxsize=8)

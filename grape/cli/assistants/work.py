@@ -57,7 +57,6 @@ class _Applied:
     path: Path
     old: bytes
     new: bytes
-    what: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +178,6 @@ class Work:
                 path=made.path,
                 old=made.content,
                 new=rewritten.content,
-                what=rewritten.said,
             )
             self._applied.append(change)
         return {"change": change.number, "file": made.shown, "said": list(rewritten.said), "diff": rewritten.diff}
@@ -245,7 +243,7 @@ class Work:
         after = copy.deepcopy(raw)
         changed, said = rewritten_notebook(after, taken, made.shown)
         runs = {cell.number for cell in code_cells(read_notebook(made.path)) if cell.kind != "empty"}
-        versions = [_code(one) for one in (raw, after)]
+        versions = [[cell_text(cell) for cell in one["cells"] if cell["cell_type"] == "code"] for one in (raw, after)]
         diffs = [unified_diff(versions[0][n - 1], versions[1][n - 1], f"cell {n}") for n in changed]
         programs = [
             Program(
@@ -266,10 +264,6 @@ class Work:
 
 def shown_diffs(diffs: Sequence[str]) -> str:
     return "\n".join(map(shown_diff, diffs))
-
-
-def _code(notebook: RawNotebook) -> list[str]:
-    return [cell_text(cell) for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
 def _summary(report: ReportJson) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
@@ -127,13 +127,10 @@ def thinned(events: tuple[Event, ...], wall_ns: int, limit: int) -> tuple[tuple[
     if len(work) > limit:
         # Of the same start, all or none: else the busy share of the rest would be off.
         wall_ns = work[limit].start_ns
-        return _clipped([event for event in work if event.start_ns < wall_ns], wall_ns), wall_ns
+        kept = [event for event in work if event.start_ns < wall_ns]
+        return tuple(replace(e, end_ns=min(e.end_ns, wall_ns)) for e in kept), wall_ns
     ranked = sorted(events, key=lambda e: (e.category not in DEVICE_WORK, _RANK[e.lane], -e.duration_ns))
     return tuple(sorted(ranked[:limit], key=lambda e: (e.start_ns, -e.end_ns))), wall_ns
-
-
-def _clipped(events: Sequence[Event], end_ns: int) -> tuple[Event, ...]:
-    return tuple(replace(e, end_ns=end_ns) if e.end_ns > end_ns else e for e in events)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ from ..summary import (
     Row,
     Strip,
     cell_bars,
-    cell_title,
     cost,
     headline,
     level,
@@ -85,7 +84,7 @@ def _details(report: ReportData) -> str:
     parts = [
         *(f'<div style="margin:4px 0 0 0">{safe(line)}</div>' for line in lines),
         _regions(rows(report)),
-        _bars(cell_title(report), cell_bars(report)),
+        _bars("time of the cell", cell_bars(report)),
         _bars(time_title(report), time_bars(report)),
         _strips(strips(report)),
         _bars(memory_title(report), memory_bars(report)),

@@ -51,7 +51,7 @@ def _body(evidence: CellEvidence, regions: tuple[RegionReport, ...], findings: S
     if evidence.streams:
         return _streamed(evidence, change)
     if not gpu_measured(evidence) and (main is not None or ran_torch(evidence) or evidence.torch_ran):
-        return _without_gpu(evidence, main, regions, change)
+        return _without_gpu(evidence, main, change)
     if main is None and not ran_torch(evidence):
         why = _TOO_SMALL if evidence.torch_ran else _nothing_here(evidence)
         return "; ".join([*change, why])
@@ -157,9 +157,7 @@ def _no_device(evidence: CellEvidence) -> str:
     return "the work ran on the CPU" if evidence.cuda else "no GPU here"
 
 
-def _without_gpu(
-    evidence: CellEvidence, main: RegionReport | None, regions: Sequence[RegionReport], change: list[str]
-) -> str:
+def _without_gpu(evidence: CellEvidence, main: RegionReport | None, change: list[str]) -> str:
     """Nothing gets faster; what was checked all the same."""
     head = f"{_no_device(evidence)}: nothing gets faster"
     could = sum(region.verified is not None and region.refused is None for region in evidence.regions)

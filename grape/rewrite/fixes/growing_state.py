@@ -75,7 +75,8 @@ def _concatenated_later(code: Code, small: cst.Assign, statement: cst.SimpleStat
     first, second = (element.value for element in items.elements)
     if not (isinstance(first, cst.Name) and first.value == name):
         return Declined(why=f"`{name}` is not extended at its end", line=line)
-    if isinstance(items.elements[1], cst.StarredElement) or any(arg.star or _is_out(arg) for arg in call.args):
+    out = any(arg.star or (arg.keyword is not None and arg.keyword.value == "out") for arg in call.args)
+    if isinstance(items.elements[1], cst.StarredElement) or out:
         return Declined(why="the concatenation has arguments that cannot be moved", line=line)
     found = _loop_without_reads(code, name, target, first, statement)
     if isinstance(found, Declined):
@@ -83,10 +84,6 @@ def _concatenated_later(code: Code, small: cst.Assign, statement: cst.SimpleStat
     if any(isinstance(arg.value, cst.Name) for arg in call.args[1:]):
         return Declined(why="the dimension is a variable", line=line)
     return _collected(code, name, small, call, second, found)
-
-
-def _is_out(arg: cst.Arg) -> bool:
-    return arg.keyword is not None and arg.keyword.value == "out"
 
 
 def _loop_without_reads(

@@ -71,7 +71,11 @@ def _block(code: Code, finding: Finding) -> cst.BaseStatement | Declined:
     assert finding.at is not None
     names = _callee(finding)
     found = [call for call in calls(code.module) if call_name(call) in names]
-    outside = [call for call in found if not any(_defines(above, names) for above in code.ancestors(call))]
+    outside = [
+        call
+        for call in found
+        if not any(isinstance(above, cst.FunctionDef) and above.name.value in names for above in code.ancestors(call))
+    ]
     if not outside:
         return Declined(why="where the region is called is not in this source", line=finding.at.line)
     blocks = [next(reversed(code.loops(call)), None) or code.statement(call) for call in outside]
@@ -102,10 +106,6 @@ def _callee(finding: Finding) -> frozenset[str]:
     called = re.findall(r"[\w.]+", name)
     variable = dict(finding.evidence).get("called_as")
     return frozenset({*called, *([str(variable)] if variable else [])})
-
-
-def _defines(above: cst.CSTNode, names: frozenset[str]) -> bool:
-    return isinstance(above, cst.FunctionDef) and above.name.value in names
 
 
 def _is_off(code: Code, block: cst.BaseStatement) -> bool:

@@ -62,13 +62,13 @@ def _factors(code: Code, read: Read, value: cst.BaseExpression) -> list[cst.Base
                 more = _factors(code, read, inner)
                 if isinstance(more, Declined) or isinstance(other, CONSTANTS):
                     return more
-                if _is_number(code, other):
+                if _is_number(other):
                     return [*more, other]
                 return Declined(why=f"`{code.text(other)}` may change before the loop ends", line=code.line(other))
     return Declined(why="something else is computed from the value at each step", line=code.line(value))
 
 
-def _is_number(code: Code, node: cst.BaseExpression) -> bool:
+def _is_number(node: cst.BaseExpression) -> bool:
     """A size: a Python number that nothing can change in place."""
     name = call_name(node).rpartition(".")[2]
     if name in ("len", "size", "numel") and not any(call is not node for call in calls(node)):

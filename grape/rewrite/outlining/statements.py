@@ -24,13 +24,10 @@ _STAYS = (
 def is_left_alone(loop: ast.stmt) -> bool:
     """True where a loop stays exactly as it is: what awaits or yields cannot leave its frame."""
     return any(
-        isinstance(node, (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)) or _is_async(node)
+        isinstance(node, (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom))
+        or (isinstance(node, ast.comprehension) and bool(node.is_async))
         for node in _own_nodes(loop)
     )
-
-
-def _is_async(node: ast.AST) -> bool:
-    return isinstance(node, ast.comprehension) and bool(node.is_async)
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:

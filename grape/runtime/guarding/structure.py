@@ -58,7 +58,9 @@ class Unsupported(Exception):
 def _what(value: object) -> str:
     """What `value` is, where no guard can compare it; as the end of a sentence."""
     if not isinstance(value, torch.Tensor):
-        named = type(value).__qualname__ if is_own_class(type(value)) else _full_name(type(value))
+        cls = type(value)
+        short = is_own_class(cls) or cls.__module__ == "builtins"
+        named = cls.__qualname__ if short else f"{cls.__module__}.{cls.__qualname__}"
         return f"is {'an' if named[:1].lower() in 'aeiou' else 'a'} `{named}`, which no guard can compare"
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         return f"is a `{type(value).__name__}`, a subclass of `torch.Tensor`"
@@ -67,10 +69,6 @@ def _what(value: object) -> str:
     if is_batched(value):
         return "stands for many tensors (`is_grads_batched=True`)"
     return "has names of dimensions" if has_names(value) else "is a conjugated or negated view"
-
-
-def _full_name(cls: type) -> str:
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 @dataclass(frozen=True, slots=True)

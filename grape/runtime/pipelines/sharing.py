@@ -111,7 +111,10 @@ class Versions:
     def __init__(self, stages: Sequence[Touched]) -> None:
         written = {key for one in stages for key in one.written}
         self._tensors = {
-            key: ref for one in stages for key, ref in one.tensors.items() if key not in written and _has_version(ref())
+            key: ref
+            for one in stages
+            for key, ref in one.tensors.items()
+            if key not in written and (tensor := ref()) is not None and not tensor.is_inference()
         }
         self._users = {key: {n for n, one in enumerate(stages) if key in one.read} for key in self._tensors}
         self._versions: dict[int, int | None] = {}
@@ -141,10 +144,6 @@ def conflict(stages: Sequence[Touched]) -> tuple[int, int] | None:
             if reader != writer and not other.read.keys().isdisjoint({*one.written, *one.made}):
                 return writer, reader
     return None
-
-
-def _has_version(tensor: torch.Tensor | None) -> bool:
-    return tensor is not None and not tensor.is_inference()
 
 
 def _version(ref: weakref.ref[torch.Tensor]) -> int | None:

@@ -51,11 +51,7 @@ def has_hidden_kernel(namespace: str, name: str, kind: str = "") -> bool:
     except (AttributeError, RuntimeError):
         return False
     wanted = [file for key, file in kernels if key != _OF_SHAPES and kind in ("", key)]
-    return any(map(_is_own_python, wanted))
-
-
-def _is_own_python(file: str) -> bool:
-    return file == _ANONYMOUS or (file.endswith((".py", ">")) and is_own_code(file))
+    return any(file == _ANONYMOUS or (file.endswith((".py", ">")) and is_own_code(file)) for file in wanted)
 
 
 def python_of(operator: object) -> list[object]:

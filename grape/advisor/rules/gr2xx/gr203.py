@@ -59,7 +59,7 @@ def _of_region(evidence: CellEvidence, region: RegionEvidence) -> Iterator[Findi
             cold.append((one, shapes))
     some = "about " if evidence.looked_on or region.afterwards_ms else "at least "
     for one, shapes in cold:
-        yield _of_operator(evidence, one, region, shapes=shapes, all_ms=one.each_ms * shapes, some=some)
+        yield _of_operator(one, region, shapes=shapes, all_ms=one.each_ms * shapes, some=some)
     called = _called(new) if not cold else None
     if called is None or _is_little(evidence, called[0], len(new)):
         return
@@ -118,11 +118,10 @@ def _outside(evidence: CellEvidence, trace: Trace) -> Iterator[Finding]:
     for one in cold_operators((trace,), by_call=False):
         if one.shapes >= _SHAPES and one.all_ms >= max(_ALL_MS, _SHARE * evidence.wall_ms):
             some = "at least " if trace.cut else ""
-            yield _of_operator(evidence, one, None, shapes=one.shapes, all_ms=one.all_ms, some=some)
+            yield _of_operator(one, None, shapes=one.shapes, all_ms=one.all_ms, some=some)
 
 
 def _of_operator(
-    evidence: CellEvidence,
     one: ColdOperator,
     region: RegionEvidence | None,
     *,
