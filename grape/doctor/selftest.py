@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def profiler() -> Iterator[Check]:
-    """Profile one operator."""
     import torch
 
     from ..profiling import TimelineRecorder

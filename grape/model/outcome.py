@@ -40,7 +40,6 @@ class Refused:
 
     @property
     def code(self) -> str:
-        """The code of the finding."""
         return self.reason.code
 
     @property

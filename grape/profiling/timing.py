@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 
 from .forks import spare_children
-
-
-class CallTimer(Protocol):
-    """The time of one call on the device, without making the host wait while the cell runs."""
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def elapsed_ms(self) -> float:
-        """Milliseconds between start and stop. May synchronize; call it after the cell."""
 
 
 class HostCallTimer:
@@ -91,6 +80,10 @@ class CudaCallTimer:
             if event is not None:
                 _events.give(self._index, event)
         self._start = self._stop = None
+
+
+CallTimer: TypeAlias = HostCallTimer | CudaCallTimer
+"""The time of one call, without making the host wait while the cell runs. Ask for it after the cell."""
 
 
 class _EventPool:

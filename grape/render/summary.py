@@ -164,7 +164,6 @@ def _row(region: RegionReport, *, measured: bool) -> Row:
 
 
 def time_title(report: ReportData) -> str:
-    """The title of the time bars."""
     main = report.main_region
     of = f" of {one_line(main.name, 48)}" if main and len(report.regions) > 1 else ""
     return f"time per call{of}"

@@ -193,7 +193,9 @@ class Session(SeenCell):
                 self._lines.stop()
                 owner.context.attention.book("observe", self._lines.own_ns)
         self._wall_ms = self._clock.end()
-        owner.context.beside_group |= _process_group()
+        from ..tracing import process_group
+
+        owner.context.beside_group |= process_group()
         if self._loaders is not None:
             self._loaders.leave()
         owner.end_afterwards()
@@ -268,9 +270,3 @@ def _looked_ns(owner: Engine) -> int:
     attention, tracer = owner.context.attention, owner.context.tracer
     spent_ms = sum(map(attention.spent_ms, _PURPOSES))
     return int(spent_ms * 1e6 + TRACING * (tracer.own_ns - tracer.recorded_ns))
-
-
-def _process_group() -> bool:
-    from ..tracing import process_group
-
-    return process_group()

@@ -17,16 +17,16 @@ HOST_READS = frozenset({aten._local_scalar_dense.default, aten.item.default, ate
 
 _MASKS = (torch.bool, torch.uint8)
 _STATISTICS: dict[object, tuple[int, int, int | None]] = {
-    aten.native_batch_norm.default: (3, 4, 5),
-    aten.cudnn_batch_norm.default: (3, 4, 5),
-    aten.miopen_batch_norm.default: (3, 4, 5),
+    aten.native_batch_norm: (3, 4, 5),
+    aten.cudnn_batch_norm: (3, 4, 5),
+    aten.miopen_batch_norm: (3, 4, 5),
     # In inference mode, operators that are made of others may reach a dispatch mode whole.
-    aten.batch_norm.default: (3, 4, 5),
-    aten._batch_norm_impl_index.default: (3, 4, 5),
-    aten.instance_norm.default: (3, 4, None),
-    aten.batch_norm_update_stats.default: (1, 2, None),
-    aten.batch_norm_gather_stats.default: (3, 4, None),
-    aten.batch_norm_gather_stats_with_counts.default: (3, 4, None),
+    aten.batch_norm: (3, 4, 5),
+    aten._batch_norm_impl_index: (3, 4, 5),
+    aten.instance_norm: (3, 4, None),
+    aten.batch_norm_update_stats: (1, 2, None),
+    aten.batch_norm_gather_stats: (3, 4, None),
+    aten.batch_norm_gather_stats_with_counts: (3, 4, None),
 }
 """Positions of the running mean and variance, which these write although no schema says so, and of `training`."""
 _SEEDS = ("philox_seed", "philox_offset")
@@ -76,7 +76,7 @@ def facts_of(function: Operator) -> Facts:
                 for position, argument in enumerate(function._schema.arguments)
                 if argument.alias_info is not None and argument.alias_info.is_write
             ),
-            statistics=_STATISTICS.get(function),
+            statistics=_STATISTICS.get(function.overloadpacket),
             seeds=_seeds_among(function, function._schema.returns),
             given_seeds=_seeds_among(function, function._schema.arguments),
         )

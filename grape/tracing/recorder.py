@@ -120,7 +120,6 @@ class Recorder:
         return len(self.ops)
 
     def storage(self, number: int) -> int:
-        """The identity of the storage with this number."""
         return int(self._references[number].cdata)
 
     @property

@@ -18,5 +18,4 @@ def script() -> str:
 
 
 def style() -> str:
-    """Its style sheet."""
     return STYLE.read_text(encoding="utf-8")

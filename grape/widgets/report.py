@@ -52,7 +52,6 @@ class Actions:
     """Gives a row for each run of this notebook so far."""
 
     def names(self) -> list[str]:
-        """The actions that there are."""
         known = ("apply", "undo", "undo_region", "trace", "page", "fixes", "runs")
         return [name for name in known if getattr(self, name) is not None]
 

@@ -64,7 +64,6 @@ class HotCode:
         return self.loop(node) is not None or self.is_called_often(self.function(node))
 
     def function(self, node: ast.AST) -> ast.AST | None:
-        """The function around `node`."""
         return next((parent for _, parent in self._kinds.above(node) if isinstance(parent, _FUNCTIONS)), None)
 
     def is_called_often(self, function: ast.AST | None) -> bool:

@@ -40,7 +40,6 @@ class CaptureFailed(CaptureError):
 
     @property
     def outcome(self) -> Refused | RetryLater:
-        """The outcome of the call."""
         return Refused.because(_REASONS[self.code], what=self)
 
 

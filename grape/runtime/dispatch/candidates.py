@@ -61,7 +61,6 @@ def tell_plain_call(patch: object, original: object, compiler: types.ModuleType)
 
 
 def last_line(code: types.CodeType) -> int:
-    """The last line of the source of `code`."""
     lines = [line for _, _, line in code.co_lines() if line is not None]
     nested = [last_line(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return max([code.co_firstlineno, *lines, *nested])

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 
 from .lowering.active import as_body, refuse
 from .lowering.lowering import Body, State, Test
 from .lowering.merge import UNBOUND
-
-
-class Place(Protocol):
-    def get(self) -> object: ...
-
-    def set(self, value: object) -> None: ...
 
 
 class Attribute:
@@ -65,6 +59,9 @@ class Item:
             owner[self._key()] = value
         else:
             owner.pop(self._key(), None)
+
+
+Place: TypeAlias = Attribute | Item
 
 
 def put(places: tuple[Place, ...], state: State) -> State:

@@ -89,7 +89,6 @@ class CallProfiles:
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
-        """Profile one replay."""
         self._profiled_after += 1
         self._after.start()
         try:

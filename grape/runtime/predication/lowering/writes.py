@@ -19,25 +19,12 @@ from ....errors import UsageError
 from ....model.call import Args, Kwargs
 from ....tracing import Operator, OwnMode, issue
 from ....tracing.operators import facts_of, tensors_in
-from ...backends.operators import Function, base_name, decompose, is_composite
+from ...backends.operators import Function, decompose, is_composite
 from .active import refuse
 from .merge import restore_bits
 from .safety import harmless, refuse_unsafe
 
 _aten = torch.ops.aten
-
-
-_NORMS = frozenset(
-    [
-        "native_batch_norm",
-        "cudnn_batch_norm",
-        "miopen_batch_norm",
-        "batch_norm",
-        "_batch_norm_impl_index",
-        "instance_norm",
-    ]
-)
-"""They write running statistics, their fourth and fifth argument, although no schema says so."""
 
 
 class _Block:
@@ -288,12 +275,13 @@ def written_by(func: object, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     """The tensors that an operator writes in place or through `out=`."""
     if not isinstance(func, torch._ops.OpOverload):
         return []
+    facts = facts_of(func)
     given: list[object] = [
         args[position] if not keyword_only and position < len(args) else kwargs.get(name)
-        for position, name, keyword_only in facts_of(func).writes
+        for position, name, keyword_only in facts.writes
     ]
-    if base_name(func) in _NORMS:
-        given.append(args[3:5])
+    if facts.statistics is not None:
+        given += args[facts.statistics[0] : facts.statistics[1] + 1]
     return [tensor for value in given for tensor in tensors_in(value)]
 
 
