@@ -985,17 +985,9 @@ def test_a_copy_of_an_inference_tensor_has_the_version_of_such_a_copy() -> None:
     agrees(loop)
 
 
-READ_THE_HOST: dict[str, Callable[[Tensor], Any]] = {
-    "max_pool1d": lambda x: F.max_pool1d(x[3:].view(1, 2, 3), 3),
-    "tensor_split": lambda x: torch.tensor_split(torch.arange(9), (x * 0 + torch.arange(9)).long()),
-    "choose_qparams_optimized": lambda x: torch.choose_qparams_optimized(x * 2, 9, 200, 0.16, 8),
-}
-
-
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("name", READ_THE_HOST)
-def test_operators_that_read_memory_of_the_host_as_they_are(name: str, mode: Callable[[], Any]) -> None:
-    """Composite ones, which no key sees as a whole, on the CPU."""
+def test_a_pooling_that_reads_memory_of_the_host_as_it_is(mode: Callable[[], Any]) -> None:
+    """A composite operator, which no key sees as a whole, on the CPU."""
     torch.manual_seed(0)
     values, weight = [torch.randn(9) for _ in range(12)], torch.ones(9)
 
@@ -1004,7 +996,7 @@ def test_operators_that_read_memory_of_the_host_as_they_are(name: str, mode: Cal
         with mode():
             for value in values:
                 x = torch.zeros(9).copy_(value) * weight
-                left += [READ_THE_HOST[name](x), x + 1]
+                left += [F.max_pool1d(x[3:].view(1, 2, 3), 3), x + 1]
         return left
 
     agrees(loop)

@@ -59,8 +59,9 @@ class Registration {
     Reason why;
   };
 
-  // A composite operator that reads the host's memory without an operator, as no other does. It comes as a whole, before
-  // its kernel runs at autograd's key, where a subclass of tensors is one only for what it is made of.
+  // A composite operator that reads the host's memory without an operator: `max_pool1d` was seen to, the others are said
+  // to. It comes as a whole, before its kernel runs at autograd's key, where a subclass of tensors is one only for what
+  // it is made of.
   struct Whole final : c10::OperatorKernel {
     explicit Whole(Engine* engine) : engine(engine) {}
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
