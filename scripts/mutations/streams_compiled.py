@@ -46,6 +46,7 @@ ROWS = (
         ("compiled: copies beyond the budget", "return _NO_ROOM if stays +", "return '' if stays +"),
         ("compiled: closed while it runs", "        if self._closed:\n            self.close()", "        pass"),
         ("compiled: dead graphs stay", "if self._dead and self._process.is_here():", "if False:"),
+        ("compiled: results were written by copies", "versions=versions(found, sources)", "versions={}"),
         ("compiled: inputs stay in the list", "        inputs.clear()\n", ""),
     ),
     *rows_of(

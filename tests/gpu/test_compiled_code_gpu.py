@@ -304,7 +304,8 @@ def test_large_inputs_are_not_copied_for_one_kernel() -> None:
     def loop() -> list[Tensor]:
         return [call(x)[:8].clone() for _ in range(12)]
 
-    assert not agrees(loop).captured
+    evidence = agrees(loop)
+    assert not evidence.bytes, evidence  # how long the code takes is measured with memory that it has to ask for
 
 
 def test_a_profiler_sees_each_kernel() -> None:
@@ -326,7 +327,7 @@ def test_a_profiler_sees_each_kernel() -> None:
         for _ in range(12):
             call(x)
         assert kernels() == expected
-    assert stream.evidence().matched
+    assert is_served(stream.evidence())
 
 
 def test_a_stream_of_the_persons_inside_of_compiled_code() -> None:
@@ -355,7 +356,7 @@ def test_memory_comes_back_with_the_code() -> None:
             del call
             torch._dynamo.reset()
             held.append(stream.evidence().bytes)
-    assert max(held) <= 3 * max(1, held[0]), held
+    assert max(held) <= 3 * min(filter(None, held), default=0), held
 
 
 def test_workspaces_that_torch_takes_back() -> None:

@@ -146,8 +146,13 @@ def addresses(inputs: list[Any], code: Code) -> Any:
     return extension.addresses(inputs, code.static, code.moving, code.changed, -1)
 
 
+def is_new(one: Tensor, net: nn.Module) -> bool:
+    """The module's buffers, which are written in each run, may be among the results."""
+    return not one._is_view() and not any(one is state for state in net.state_dict(keep_vars=True).values())
+
+
 def left(found: list[Any]) -> list[Any]:
-    """Without versions: the module's buffers, which are written in each run, may be among the results."""
+    """Without versions."""
     return [one[:4] + one[5:] if isinstance(one, tuple) else one for one in flat(found)]
 
 
@@ -177,6 +182,7 @@ def agree(seed: int, here: Here) -> Launches:
             except RuntimeError as error:
                 found.append(type(error).__name__)
                 continue
+            found.append([one._version for one in results if isinstance(one, Tensor) and is_new(one, net)])
             found += [*results, *(value.clone() for value in net.state_dict().values()), x.clone(), y.clone()]
             if choose.random() < 0.2 and isinstance(results[0], Tensor) and results[0].is_floating_point():
                 results[0].mul_(0.5)  # it may be somebody else's, too

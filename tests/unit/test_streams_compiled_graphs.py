@@ -124,6 +124,22 @@ def test_results_are_nobody_elses() -> None:
         assert one.tolist() == [number + 1.0] * 2 and two.tolist() == [number * 2.0] * 2
 
 
+def test_results_were_written_as_often_as_the_codes() -> None:
+    """Kernels of Triton's write unseen; the library calls beside them are seen."""
+
+    def call(x: Tensor) -> tuple[Tensor, ...]:
+        filled, unseen = torch.empty_like(x).copy_(x).add_(1), x * 2
+        return filled, unseen, x, unseen.numpy().size
+
+    process, made = Pretended(), Made(call)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            for _ in range(6):
+                one, two, *_ = process.run(made, torch.ones(2))
+                assert one.is_inference() or (one._version, two._version) == (2, 0)
+    assert process.captured == 2
+
+
 def test_inputs_are_taken_out_of_the_list_as_the_code_does() -> None:
     process, made = Pretended(), Made(lambda x: (x + 1,))
     for _ in range(5):

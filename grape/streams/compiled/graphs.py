@@ -22,7 +22,7 @@ import torch
 from ...model.stream import COMPILED, WAITING
 from ..counts import Launches
 from .code import Code, read
-from .made import Made, places
+from .made import Made, places, versions
 from .memory import alike, copied, extent, load, spoil, unnoticed
 from .process import Process
 
@@ -299,6 +299,7 @@ class CompiledGraphs:
             sources=sources,
             together=together,
             kind=type(found),
+            versions=versions(found, sources),
             bytes=holds,
         )
 

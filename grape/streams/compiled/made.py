@@ -26,6 +26,8 @@ class Made:
     """Results that lie in one memory, or not where it begins."""
     kind: type
     """Of what the code returns."""
+    versions: dict[int, int]
+    """Of the results that are no inputs: how often autograd has seen them written. Inference tensors have none."""
     bytes: int
     """That it holds, as far as they are counted."""
 
@@ -44,6 +46,8 @@ class Made:
                 found[number] = inputs[at]
             elif found[number] is None:
                 found[number] = copied(one) if isinstance(one, torch.Tensor) else one
+        seen: Any = torch._C._autograd
+        seen._unsafe_set_version_counter(tuple(found[number] for number in self.versions), tuple(self.versions.values()))
         return self.kind(found)
 
 
@@ -63,6 +67,12 @@ def places(reads: Sequence[Any], results: Sequence[Any], found: Sequence[Any]) -
     if not same:
         raise RuntimeError("results of a graph lie to each other as those of the code do not")
     return sources, together
+
+
+def versions(found: Sequence[Any], sources: Sequence[int | None]) -> dict[int, int]:
+    """`versions` of a graph of code that gave `found`."""
+    own = enumerate(_own(found, sources))
+    return {number: one._version for number, one in own if isinstance(one, torch.Tensor) and not one.is_inference()}
 
 
 def _own(results: Sequence[Any], sources: Sequence[int | None]) -> list[Any]:
