@@ -46,8 +46,9 @@ class Made:
                 found[number] = inputs[at]
             elif found[number] is None:
                 found[number] = copied(one) if isinstance(one, torch.Tensor) else one
-        seen: Any = torch._C._autograd
-        seen._unsafe_set_version_counter(tuple(found[number] for number in self.versions), tuple(self.versions.values()))
+        written = tuple(found[number] for number in self.versions)
+        autograd: Any = torch._C._autograd
+        autograd._unsafe_set_version_counter(written, tuple(self.versions.values()))
         return self.kind(found)
 
 
