@@ -48,6 +48,12 @@ def test_first_runs_of_generate_give_the_same_tokens(tmp_path: Path) -> None:
     assert all(row["identical"] and len(row["grape_s"]) == 5 and row["first_over_warm"] > 0 for row in rows)
 
 
+def test_loops_that_starve_and_one_that_does_not(tmp_path: Path) -> None:
+    names = ["rows of a TensorDataset", "items that take long", "a list of batches"]
+    loops = run(tmp_path, "cold_and_starved", "--small", "--only", *names)["loops"]
+    assert [(row["name"], row["found"]) for row in loops] == [(name, at < 2) for at, name in enumerate(names)]
+
+
 def test_decode_loops_replay_and_agree(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     sizes = ("--size", "tiny", "--tokens", "14", "--lengths", "6", "--rounds", "1")
