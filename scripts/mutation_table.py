@@ -50,6 +50,7 @@ from mutations import (
     streams_recurrent,
     training,
     turns,
+    unchanged,
 )
 from mutations.rows import ROOT, Row, edited
 
@@ -663,7 +664,7 @@ ROWS = (
     ),
     Row(
         "torch's guards of state hold always",
-        edited(f"{RUNTIME}.guarding.guards", "and bool(compiled(*self.tensors))", ""),
+        edited(f"{RUNTIME}.guarding.tensor_guards", "and compiled(*self._tensors)", ""),
         (GUARDS,),
     ),
     Row(
@@ -690,6 +691,7 @@ ROWS = (
     *outlining.ROWS,
     *branches.ROWS,
     *turns.ROWS,
+    *unchanged.ROWS,
     *compression.ROWS,
     *edges.ROWS,
     *ahead.ROWS,

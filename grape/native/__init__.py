@@ -1,5 +1,9 @@
-"""The C++ of operator streams: built for the installed torch at first use, kept in torch's cache of extensions."""
+"""The C++ of operator streams, and of what regions compare at each call: built for the installed torch at first use,
+kept in torch's cache of extensions.
+"""
 
-from .build import Unavailable, load, missing, ready, said, start
+from __future__ import annotations
 
-__all__ = ["Unavailable", "load", "missing", "ready", "said", "start"]
+from .build import Unavailable, built, load, missing, ready, said, start
+
+__all__ = ["Unavailable", "built", "load", "missing", "ready", "said", "start"]

@@ -47,6 +47,12 @@ def ready() -> bool:
     return _loaded is not None or _artifact().exists()
 
 
+def built() -> ModuleType | None:
+    """The extension, where it is there without a build."""
+    found = load() if ready() else None
+    return None if isinstance(found, Unavailable) else found
+
+
 def missing() -> Unavailable | None:
     """The reason why nothing can be built; None where nothing is missing."""
     return None if _compiler() else Unavailable(_NO_COMPILER)

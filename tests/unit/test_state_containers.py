@@ -1,4 +1,6 @@
-"""Contents of containers, by torch's numbers of writes where that is enough (`runtime/state/containers.py`)."""
+"""Contents of containers, by torch's numbers of writes or in Grape's extension where that is enough
+(`runtime/state/containers.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from grape import native
 from grape.runtime.state import Contents, containers
 from grape.runtime.state.contents import getter
 
@@ -36,9 +39,14 @@ def contents_of(found: dict[str, Any]) -> Contents:
     return made
 
 
-@pytest.fixture(params=["numbers", "items"])
+@pytest.fixture(params=["numbers", "items", "extension"])
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With torch's numbers of writes, and as in a version of torch that has none."""
+    """With torch's numbers of writes, as in a version of torch that has none, and as where the extension is there."""
+    if request.param == "extension":
+        if native.built() is None:
+            pytest.skip("the extension is not built")
+        return str(request.param)
+    monkeypatch.setattr(native, "built", lambda: None)
     if request.param == "items":
         monkeypatch.setattr(containers, "_dict_version", None)
     elif containers._dict_version is None:
@@ -111,6 +119,7 @@ def test_an_attribute_that_is_gone_raises(how: str) -> None:
 def test_dicts_that_are_left_alone_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     if containers._dict_version is None:
         pytest.skip("this version of Python or torch numbers no writes")
+    monkeypatch.setattr(native, "built", lambda: None)
     found = world()
     contents = contents_of(found)
     read: list[int] = []
@@ -133,9 +142,11 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
-@given(STEPS)
-def test_the_answer_is_that_of_a_comparison(steps: list[tuple[str, str, Any]]) -> None:
+@settings(
+    max_examples=200, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(steps=STEPS)
+def test_the_answer_is_that_of_a_comparison(how: str, steps: list[tuple[str, str, Any]]) -> None:
     one: dict[str, Any] = {"a": VALUE}
     contents = Contents([one], [], [])
     contents.remember()

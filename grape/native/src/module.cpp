@@ -4,6 +4,7 @@
 #include "process/objects.h"
 #include "process/readers.h"
 #include "process/registration.h"
+#include "process/unchanged.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -309,6 +310,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("changes", &Session::changes)
       .def("evidence", &Session::evidence)
       .def("fragments", &Session::fragments);
+  grape::define_unchanged(m);
   m.def("own_folder", [](const std::string& folder) { grape::Readers::own_folder = folder; });
   m.def("refusal", &grape::Registration::refusal);
   m.def("loads", &grape::Objects::loads);

@@ -12,8 +12,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Collection, Mapping
-from operator import attrgetter
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -30,7 +29,10 @@ from ..state import (
     Namespaces,
     Reach,
     TooLarge,
+    are_of,
     attribute_names,
+    have,
+    held_by,
     hooks_of,
     is_defined_again,
     is_equal,
@@ -38,8 +40,7 @@ from ..state import (
     new_hooks,
     read,
 )
-from .structure import names_of_dimensions
-from .tensor_guards import compiled_check
+from .tensor_guards import Places
 
 
 class GuardSet:
@@ -59,7 +60,7 @@ class GuardSet:
         """That of the attribute or the global that `difference` last found to be changed."""
         self._dicts, self._lists, self._modules = found.dicts, found.lists, found.modules
         self._items, self._attributes = found.items, found.attributes
-        self._codes, self._states, self._objects = found.codes, found.states, found.objects
+        self._codes, self._states, self._objects = found.codes, found.states, tuple(found.objects)
         self.tensors, self._names = found.tensors, found.names
         self._places_of, self._seen = found.places_of, found.seen
         self._replaceable, self._functions = found.replaceable(), set(found.met)
@@ -77,7 +78,7 @@ class GuardSet:
         if isinstance(root, torch.nn.Module):
             self._root = weakref.ref(root)
             self._root_class = type(root)
-            self._objects = [value for value in self._objects if value is not root]
+            self._objects = tuple([value for value in self._objects if value is not root])
             self._seen[id(root)] = None
 
     def watches_others(self, found: Reach) -> bool:
@@ -100,7 +101,7 @@ class GuardSet:
         states = [one for state, _ in self._states if isinstance(state, functools.partial) for one in state.args]
         held: list[object] = [then for _, _, then in self._items]
         held += [*self._containers.held(), *attributes, *states, *self._objects, *self._lists, *self.more]
-        held += [function for function, _ in self._codes]
+        held += [*(function for function, _ in self._codes), *self._namespaces.held(), *held_by(self._have)]
         return sum(one is value for one in held) + (self._seen.get(id(value)) is value)
 
     def reaches(self, value: object) -> bool:
@@ -123,7 +124,7 @@ class GuardSet:
 
     def form(self) -> tuple[object, ...]:
         """Name, shape, stride and dtype of every tensor that was found, and whether it needs a gradient."""
-        return tuple(self._names), *self._places[1:]
+        return tuple(self._names), *self._places.form
 
     def places_of(self, wanted: Collection[int]) -> list[tuple[object, object]]:
         """The dicts and lists that hold the tensors with these identities, each with the key or index."""
@@ -157,20 +158,13 @@ class GuardSet:
     def _snapshot(self) -> None:
         self._namespaces = Namespaces(self._items, ABSENT)
         self._containers.remember()
-        self._places = self._locate()
-        self._compiled = compiled_check(self.tensors)
+        self._places = Places(self.tensors)
         self._handles = RemovableHandle.next_id
-        self._classes = [*map(type, self._objects)]
-
-    def _locate(self) -> tuple[object, ...]:
-        """Address, shape, stride, dtype and names of dimensions of every tensor; where gradients may be recorded,
-        whether it needs one.
-        """
-        tensors = self.tensors
-        kind = torch.Tensor
-        flags = [*map(_needs_grad, tensors)] if torch.is_grad_enabled() else None
-        places = [*map(kind.data_ptr, tensors)], [*map(kind.size, tensors)], [*map(kind.stride, tensors)]
-        return *places, [*map(_dtype, tensors)], names_of_dimensions(tensors), flags
+        self._classes = tuple(map(type, self._objects))
+        self._are_of = are_of(self._objects, self._classes)
+        self._have = have(
+            [*self._attributes, *((function, "__code__", function.__code__) for function, _ in self._codes)]
+        )
 
     def holds(self, *, in_memory: bool = False) -> bool:
         """True where nothing that was found has changed since. `in_memory`: that was just asked, and is so."""
@@ -186,12 +180,19 @@ class GuardSet:
             (self._root is None or type(self._root()) is self._root_class)
             and self._containers.same()
             and self._namespaces.same()
-            and all(read(owner, name, ABSENT) is value for owner, name, value in self._attributes)
-            and all(written_code(function) is code for function, code in self._codes)
-            and all(state() == then for state, then in self._states)
-            and [*map(type, self._objects)] == self._classes
-            and (self._in_place(in_memory) or self._locate() == self._places)
+            and (self._have() or self._same_attributes())
+            and all([state() == then for state, then in self._states])
+            and (self._are_of() or self._same_classes())
+            and self._places.same(in_memory=in_memory)
         )
+
+    def _same_attributes(self) -> bool:
+        return all(read(owner, name, ABSENT) is value for owner, name, value in self._attributes) and all(
+            written_code(function) is code for function, code in self._codes
+        )
+
+    def _same_classes(self) -> bool:
+        return [*map(type, self._objects)] == [*self._classes]
 
     def begin_run(self) -> None:
         """Look at the modules' dicts of hooks themselves once: another cell may have put one there by hand."""
@@ -199,12 +200,7 @@ class GuardSet:
 
     def in_memory(self) -> bool:
         """True where every tensor lies where it did: what a graph reads must exist before it is launched."""
-        return bool([*map(torch.Tensor.data_ptr, self.tensors)] == self._places[0])
-
-    def _in_place(self, in_memory: bool) -> bool:
-        """`_locate() == _places` by torch's compiled guards, which may say no under other modes than the snapshot's."""
-        compiled = self._compiled
-        return compiled is not None and (in_memory or self.in_memory()) and bool(compiled(*self.tensors))
+        return self._places.lie_there()
 
     def _same_values(self) -> bool:
         """Equal values under other identities (``self.eps = 1e-5`` again) hold as well; remember the new ones."""
@@ -270,7 +266,7 @@ class GuardSet:
                 return "a hook on a gradient's node"
             self._handles = RemovableHandle.next_id
         root_changed = self._root is not None and type(self._root()) is not self._root_class
-        if root_changed or [*map(type, self._objects)] != self._classes:
+        if root_changed or not self._same_classes():
             return "the class of an object that the region reads"
         grown = self._containers.other_sizes()
         if grown:
@@ -301,7 +297,7 @@ class GuardSet:
         for state, then in self._states:
             if state() != then:
                 return "a set, an array or a function's attributes that the region reads"
-        if self._locate() != self._places:
+        if not self._places.same_in_python():
             return "the memory of a parameter, buffer or other tensor that the region reads"
         return None
 
@@ -310,10 +306,6 @@ def _is_librarys(names: Mapping[str, object]) -> bool:
     """True where a namespace is that of a library, which may set itself up when it is first called."""
     file = names.get("__file__")
     return names is sys.modules or names is vars(builtins) or (isinstance(file, str) and not is_own_code(file))
-
-
-_dtype = attrgetter("dtype")
-_needs_grad = attrgetter("requires_grad")
 
 
 def _may_have_gradient(tensor: torch.Tensor) -> bool:

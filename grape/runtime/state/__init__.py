@@ -1,5 +1,6 @@
 """State that a callable can read besides its arguments: found by a walk, and compared by `guards.GuardSet`."""
 
+from .checked import Check, are_of, have, held_by, never
 from .classes import attributes_of, is_plain, why_odd
 from .containers import Contents
 from .contents import LEAVES, attribute_names, is_defined_again, is_equal, read
@@ -26,13 +27,17 @@ __all__ = [
     "HOOKS_OF_ALL_OPTIMIZERS",
     "LEAVES",
     "MODULE",
+    "Check",
     "Contents",
     "KeptState",
     "Namespaces",
     "Reach",
     "TooLarge",
+    "are_of",
     "attribute_names",
     "attributes_of",
+    "have",
+    "held_by",
     "hooks_of",
     "is_defined_again",
     "is_equal",
@@ -41,6 +46,7 @@ __all__ = [
     "is_own_module",
     "is_plain",
     "known_instances",
+    "never",
     "new_hooks",
     "read",
     "unseen_handles",

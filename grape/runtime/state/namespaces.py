@@ -16,6 +16,7 @@ import torch
 from torch._C._dynamo.guards import dict_version
 
 from ...tracing import is_grape_code
+from .checked import held_by, mean
 from .own_code import is_followed
 
 PATIENCE = 4
@@ -49,15 +50,20 @@ class Namespaces:
         self._versions = self._numbers()
         self._total = sum(self._versions)
         self._restless = [item for item in self._items if id(item[0]) not in steady]
+        self._mean = mean([(groups[id(names)], name, value) for names, name, value in self._restless], self._absent)
 
     def _numbers(self) -> list[int]:
         return [*map(dict_version, self._steady)]
+
+    def held(self) -> list[object]:
+        """Every reference that is kept here, but for those of the items."""
+        return held_by(self._mean)
 
     def same(self) -> bool:
         """True where every name means the very object that it meant."""
         absent = self._absent
         if sum(map(dict_version, self._steady)) == self._total:
-            return all(names.get(name, absent) is value for names, name, value in self._restless)
+            return self._mean() or all(names.get(name, absent) is value for names, name, value in self._restless)
         numbers = self._numbers()
         if not all(names.get(name, absent) is value for names, name, value in self._items):
             return False

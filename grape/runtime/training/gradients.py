@@ -7,8 +7,8 @@ or, if the person has put another one there, before a replay.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter, is_
 from typing import Literal
 
@@ -17,6 +17,7 @@ import torch
 from ...model import Reason, Refused
 from ..backends.operators import copy_each
 from ..backends.protocol import Backend
+from ..guarding.tensor_guards import checked_gradients
 from ..replaying.versions import set_versions, versions_of
 from .homes import SUPPORTED, Home, alone, home_of, overlaps, vacant_home
 
@@ -39,6 +40,10 @@ class GradientPlan:
     written: Sequence[tuple[Home, int]]
     made: Sequence[tuple[torch.Tensor, Home, int]]
     dropped: Sequence[torch.Tensor]
+    _are_present: Callable[[], bool] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_are_present", checked_gradients(self.leaves, self.present))
 
     @property
     def active(self) -> bool:
@@ -53,6 +58,8 @@ class GradientPlan:
 
     def holds(self) -> bool:
         """True where the same leaves have gradients as at capture."""
+        if self._are_present():
+            return True
         gradients = [*map(_gradient, self.leaves)]
         if not any(self.present):  # every replay asks, and most regions know no gradients
             return gradients.count(None) == len(gradients)
