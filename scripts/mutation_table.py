@@ -418,7 +418,12 @@ ROWS = (
     ),
     Row(
         "held arguments: not looked at before a copy",
-        edited(f"{RUNTIME}.replaying.entry", "if placeholders.slots[index].occupied:", "if False:"),
+        edited(
+            f"{RUNTIME}.replaying.entry",
+            "slot = placeholders.slots[index]\n            if _use_count(slot.cdata) > slot.idle or "
+            "getrefcount(slot.storage_object) > slot.references:",
+            "slot = placeholders.slots[index]\n            if False:",
+        ),
         (HELD, "-k", "placeholder"),
     ),
     Row(
@@ -434,8 +439,8 @@ ROWS = (
         "modes not compared before a replay with effects",
         edited(
             f"{RUNTIME}.replaying.entry",
-            "        if self.effectful:\n            if self.modes_now() != self.modes:",
-            "        if self.effectful:\n            if False:",
+            "        if effectful:\n            if self.modes_now() != self.modes:",
+            "        if effectful:\n            if False:",
         ),
         (HELD, "-k", "modes"),
     ),
@@ -443,8 +448,8 @@ ROWS = (
         "modes not compared after a replay without effects",
         edited(
             f"{RUNTIME}.replaying.entry",
-            "        if not self.effectful:\n            if self.modes_now() != self.modes:",
-            "        if not self.effectful:\n            if False:",
+            "        if not effectful:\n            if self.modes_now() != self.modes:",
+            "        if not effectful:\n            if False:",
         ),
         (HELD, "-k", "modes"),
     ),

@@ -75,9 +75,12 @@ def is_watched() -> bool:
         return True
     if profile is not None and not type(profile).__module__.startswith("grape."):  # what Grape watches a call with
         return True
-    return _monitoring is not None and any(
-        tool != busy.tool and _monitoring.get_tool(tool) is not None for tool in _TOOLS
-    )
+    if _monitoring is None:
+        return False
+    tools = [*map(_monitoring.get_tool, _TOOLS)]
+    if busy.tool is not None:
+        tools[busy.tool] = None
+    return tools.count(None) < len(tools)
 
 
 _CHEAP = sys.version_info < (3, 12)

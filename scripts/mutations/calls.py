@@ -20,12 +20,13 @@ ROWS = (
         f"{RUNTIME}.state.containers",
         (CONTAINERS,),
         ("writes of dicts not noticed", "sum(map(_dict_version, self._steady)) == self._total", "True"),
+        ("empty dicts not looked at", "        if any(self._empty):", "        if False:"),
         ("dicts that were written not compared", "        if not self._all.same():\n            return False\n", ""),
         ("subclasses of dict taken for dicts", "_dict_version is not None and type(one) is dict", "True"),
         (
             "dicts that are written often left out",
-            "[one for one in everything.dicts if not steady(one)]",
-            "[one for one in everything.dicts if type(one) is not dict]",
+            "[one for one in filled if not steady(one)]",
+            "[one for one in filled if type(one) is not dict]",
         ),
         (
             "attributes that are written often left out",
@@ -46,7 +47,7 @@ ROWS = (
     ),
     Row(
         "addresses of state not compared before the launch",
-        edited(f"{RUNTIME}.replaying.entry", "elif not self.guards.in_memory():", "elif False:"),
+        edited(f"{RUNTIME}.replaying.entry", "elif not guards.in_memory():", "elif False:"),
         (GUARDS, "-k", "module_that or gradients"),
     ),
     *rows_of(

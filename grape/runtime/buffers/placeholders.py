@@ -93,6 +93,7 @@ class Placeholders:
         self._stretches: dict[int, torch.Tensor | None] = {}
         self._settled: Sequence[torch.Tensor | Strided] = ()
         self.addresses = [tensor.data_ptr() for tensor in self.tensors]
+        self.unit = unit_of(device)
         self.alignments = [alignment(tensor) for tensor in self.tensors]
 
     def settle(self, others: Sequence[Placeholders]) -> None:

@@ -48,12 +48,14 @@ def unit_of(device: torch.device) -> int:
     return _UNIT.get(device.type, 1)
 
 
-def alignment(tensor: torch.Tensor) -> int:
+def alignment(tensor: torch.Tensor, unit: int | None = None) -> int:
     """The part of a tensor's address that chooses kernels: where in 32 bytes it lies, else the largest power of two in
     it.
 
     Vectorized kernels peel off what comes before 16 or 32 bytes, and sum in another order then. A single element is
-    read alone, wherever it lies.
+    read alone, wherever it lies. `unit` is that of its device, where that is known.
     """
-    rest = tensor.data_ptr() % _UNIT.get(tensor.device.type, 1) if tensor.numel() > 1 else 0
+    if unit is None:
+        unit = _UNIT.get(tensor.device.type, 1)
+    rest = tensor.data_ptr() % unit if tensor.numel() > 1 else 0
     return rest % 32 or rest & -rest

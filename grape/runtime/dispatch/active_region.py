@@ -26,6 +26,7 @@ T = TypeVar("T")
 LOOPS = 24
 """So often a candidate is called by the active one, before it is taken to be the step of a loop."""
 _REGION_CALL = Region.call.__code__
+_is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 
 
 class ActiveRegion:
@@ -101,30 +102,36 @@ class ActiveRegion:
                 attention.end()
 
     def _enter(self, region: Region, args: Args, kwargs: Kwargs) -> object:
-        tracer = self._context.tracer
-        if is_transformed() or (self._context.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing()):
+        context, predictor = self._context, self._context.predictor
+        tracer = context.tracer
+        if is_transformed() or (context.backend.kind == "cuda" and _is_capturing()):
             return self.closed(lambda: region.function(*args, **kwargs))
         if tracer.recorder is not None or EffectWatch.is_at_work():  # of a call that holds more than was to be recorded
             self.record_no_more()
         if self.outside is not None and self.outside.overflowed:
             self.outside = None
-        stepped_off = tracer.retire()
+        stepped_off = tracer.on_stack and tracer.retire()
         if self._running and region.parent is None and self._running[-1] is not region:
             region.parent = self._running[-1].name
         self._running.append(region)
         counts, self.counts = self.counts, None
-        if region.calls == 0 and not region.root_is_module and self._context.observing:
+        if region.calls == 0 and not region.root_is_module and context.observing:
             self.counts = {}
         try:
             if region.checked:
                 return self.closed(lambda: region.call(args, kwargs, aside=True))
-            if region.yields_to_inner() or self._lost(region):
+            if region.yields_to_inner() or (region.observer.gave_up and self._lost(region)):
                 return region.call(args, kwargs, aside=True)
-            return self.closed(lambda: region.call(args, kwargs))
+            predictor.paused = True  # as in `closed`, but for calls of Python
+            try:
+                return region.call(args, kwargs)
+            finally:
+                predictor.paused = False
+                if self._dead:
+                    self._release_dead()
         finally:
             self._running.pop()
             self.counts = counts
-            context = self._context
             if self.outside is not None and context.observing and not context.comparing and tracer.recorder is None:
                 if stepped_off:
                     tracer.enter()
@@ -147,12 +154,10 @@ class ActiveRegion:
             self._resume()
 
     def _lost(self, region: Region) -> bool:
-        """True where `region` made way for a callable inside it, and that one replays now, or would if there were
-        memory; or may yet, at a cell's first call where the last cell called it once: it holds their loop. Called again
-        it may be a step itself.
+        """True where `region`, which gave up, made way for a callable inside it, and that one replays now, or would if
+        there were memory; or may yet, at a cell's first call where the last cell called it once: it holds their loop.
+        Called again it may be a step itself.
         """
-        if not region.observer.gave_up:
-            return False
         inside = [inner for inner in self._regions() if inner.parent == region.name]
         once = region.called_once and not region.calls_in_run
         return any(

@@ -135,6 +135,7 @@ class Interceptor:
         original, active, modules = torch.nn.Module.__call__, self.active, self._modules
         self._original = original
         context, bystanders = self.context, self._modules.bystanders.by_number
+        predictor = context.predictor  # it is paused where the active region is not free
         is_traced = torch.compiler.is_dynamo_compiling  # a constant for those who trace, who can read no more
 
         def __call__(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
@@ -156,13 +157,13 @@ class Interceptor:
                 or self._original is not original
             ):
                 return original(module, *args, **kwargs)
-            if not active.free and active.counts is None:
+            if predictor.paused and active.counts is None:
                 return original(module, *args, **kwargs)
             since = context.attention.now() if context.observing else None
             busy.now = True  # to look at frames is an audit event
             passes = (
                 not self.serves
-                or (not active.free and not active.repeats(module, code))
+                or (predictor.paused and not active.repeats(module, code))
                 or self._stands_aside()
                 or inside_module(code)
             )

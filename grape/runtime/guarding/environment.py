@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch.autograd import forward_ad
@@ -44,7 +45,7 @@ _SETTINGS = _readers(
     "_cuda_tunableop_is_enabled",
 )
 """Settings that choose kernels on CUDA."""
-_sdp_order: Callable[[], Iterable[object]] = getattr(torch._C, "_get_sdp_priority_order", tuple)
+_sdp_priorities: Callable[[], Iterable[object]] = getattr(torch._C, "_get_sdp_priority_order", tuple)
 _SETTINGS_OF_HOST = _readers(
     "_get_mkldnn_enabled",
     "_get_mkldnn_deterministic",
@@ -76,32 +77,75 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[object, ...]:
 
     `own_modes` of the dispatch modes on the stack are Grape's.
     """
-    kind = device.type
-    common = (
-        *quick_modes(device),
-        torch.get_default_dtype(),
-        *[read() for read in _COMMON],
-        _disabled_hooks(),
-        _mha._is_fastpath_enabled,
-        _setting(_matmul_precision),
-        *[_fp32_precision("mkldnn" if kind == "cpu" else kind, name) for name in ("matmul", "conv", "rnn")],
-        torch._C._len_torch_dispatch_stack() - own_modes,
-        torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled(),
-        _saved_tensor_hooks(True) is not None,
-        any(HOOKS_OF_ALL_MODULES),
-        any(entry[0] == "error" for entry in warnings.filters),  # code that warns ends there
-        torch._C._len_torch_function_stack() and (torch._C._len_torch_function_stack(), torch.get_default_device()),
+    readers = _readers_for(device.type, device.index or 0)
+    modes = *quick_modes(device), torch._C._len_torch_dispatch_stack() - own_modes
+    try:
+        return *modes, *[read() for read in readers]
+    except RuntimeError:
+        return *modes, *map(_setting, readers)
+
+
+@functools.cache
+def _readers_for(kind: str, index: int) -> tuple[Callable[[], object], ...]:
+    """The functions that tell the modes that matter on a device; that of the stream is last."""
+    precision = "mkldnn" if kind == "cpu" else kind
+    common: tuple[Callable[[], object], ...] = (
+        torch.get_default_dtype,
+        *_COMMON,
+        _disabled_hooks,
+        _takes_fast_paths,
+        _matmul_precision,
+        *[functools.partial(_fp32_precision, precision, name) for name in ("matmul", "conv", "rnn")],
+        _finds_anomalies,
+        _has_hooks_on_saved_tensors,
+        _has_hooks_of_all_modules,
+        _raises_warnings,
+        _default_device,
     )
     if kind != "cuda":
-        return *common, *[read() for read in _SETTINGS_OF_HOST]
-    return (*common, *_settings(), tuple(_sdp_order()), torch._C._cuda_getCurrentRawStream(device.index or 0))
+        return *common, *_SETTINGS_OF_HOST
+    stream: Callable[[], object] = functools.partial(torch._C._cuda_getCurrentRawStream, index)
+    return *common, *_SETTINGS, _sdp_order, stream
 
 
-def _settings() -> list[object]:
-    try:
-        return [read() for read in _SETTINGS]
-    except RuntimeError:
-        return [*map(_setting, _SETTINGS)]
+def _sdp_order() -> object:
+    return tuple(_sdp_priorities())
+
+
+def _takes_fast_paths() -> object:
+    return _mha._is_fastpath_enabled
+
+
+def _finds_anomalies() -> bool:
+    return torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
+
+
+def _has_hooks_on_saved_tensors() -> bool:
+    return _saved_tensor_hooks(True) is not None
+
+
+def _has_hooks_of_all_modules() -> bool:
+    return any(HOOKS_OF_ALL_MODULES)
+
+
+def _default_device() -> object:
+    """That of a function mode; with how many there are."""
+    count = torch._C._len_torch_function_stack()
+    return count and (count, torch.get_default_device())
+
+
+_filters: tuple[Sequence[object], bool] = [], False
+"""The filters of warnings as they were met last, and whether one of them raises."""
+
+
+def _raises_warnings() -> bool:
+    """True where code that warns may end there."""
+    global _filters
+    met, raises = _filters
+    if warnings.filters != met:
+        raises = any(entry[0] == "error" for entry in warnings.filters)
+        _filters = list(warnings.filters), raises
+    return raises
 
 
 def _setting(read: Callable[[], object]) -> object:
@@ -131,11 +175,11 @@ def foreign_modes(own_modes: int = 0) -> str | None:
     """
     if torch._C._len_torch_dispatch_stack() > own_modes:
         return "TorchDispatchMode"
-    if _saved_tensor_hooks(True) is not None:
+    if _has_hooks_on_saved_tensors():
         return "hook on saved tensors"
-    if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
+    if _finds_anomalies():
         return "search for anomalies"
-    if any(HOOKS_OF_ALL_MODULES):
+    if _has_hooks_of_all_modules():
         return "hook on all modules"
     return "TorchFunctionMode" if foreign_function_mode() else None
 

@@ -7,8 +7,8 @@ Grape.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from time import perf_counter_ns
 
 import torch
 
@@ -99,28 +99,29 @@ class Region(RegionState):
         are active, so the call tells nothing of this region.
         """
         self.calls += 1
-        self.call_began_ns = time.perf_counter_ns()
+        self.call_began_ns = perf_counter_ns()
         context = self.context
+        observing = context.observing
         if aside or self.yields_to_inner():
             self.gave_way_in_run |= self.of_gradients is not None and torch.is_grad_enabled()
             return self.eager.passed(args, kwargs)
         context.entered += 1
         last = self._last
         timer: CallTimer | None = None
-        if context.observing and not (last is not None and last.after.full):
+        if observing and not (last is not None and last.after.full):
             timer = context.backend.timer()
             timer.start()
         known = self._recognize(args, kwargs)
         if known is None:
             return self._serve_unknown(args, kwargs, timer)
         shape, leaves, containers = known
-        shape.count(self.context.run if self.context.observing else None)
-        if self._interleave(shape):
+        shape.count(context.run if observing else None)
+        if observing and self._interleave(shape):
             return self._serve_eagerly(args, kwargs, shape, timer, may_capture=False)
         again = last is shape
         result = self.serving.serve(shape, leaves, containers, timer, again)
         if result is OTHER_MODES:
-            shape.uncount(observing=self.context.observing)
+            shape.uncount(observing=context.observing)
             return self._serve_unknown(args, kwargs, timer)
         if type(result) is not NoReplay:
             return result
@@ -129,14 +130,14 @@ class Region(RegionState):
 
     def _recognize(self, args: Args, kwargs: Kwargs) -> tuple[Specialization, list[torch.Tensor], list[object]] | None:
         """The captured shape of this call, found by the input guard of the shape that came next last time, or last."""
-        last = self._last
-        if last is None or not self.context.apply:
+        last, context = self._last, self.context
+        if last is None or not context.apply:
             return None
         root = (args, kwargs)
-        if not self.on_its_stream():
+        if context.stream is not None and not self.on_its_stream():
             return None
         # The other modes are compared while the device already works; see `Entry.serve`.
-        modes = quick_modes(self.context.backend.device)
+        modes = quick_modes(context.backend.device)
         for shape in (last.successor, last):
             if shape is None or shape.input_guard is None or not shape.entries or shape.modes[: len(modes)] != modes:
                 continue

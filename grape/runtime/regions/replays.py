@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
+from time import perf_counter_ns
 
 import torch
 
@@ -47,20 +47,21 @@ class Replays:
 
         `again`: the last call had the same shape. A recurrence needs two graphs that read what the other wrote.
         """
-        region = self._region
+        region, context = self._region, self._region.context
         outcome: object = MISMATCH
         ranked = [(entry.needing_copies(leaves), entry) for entry in shape.entries]
         if len(ranked) > 1:
             ranked.sort(key=lambda pair: len(pair[0]))
-        if region.context.store.side_streams:
-            region.context.store.wait()
+        if context.store.side_streams:
+            context.store.wait()
         for _, entry in ranked:
-            self._captures.unbound.update(entry.moved(leaves))
-        to_copy, predictor = ranked[0][0], region.context.predictor
+            if entry.placeholders.bound:
+                self._captures.unbound.update(entry.moved(leaves))
+        to_copy, predictor = ranked[0][0], context.predictor
         if predictor.waits_for(region):
             self._rounds += predictor.learned(region, leaves, ranked[0][1], to_copy)
             predictor.arrived(region, leaves)
-        settled = not again or shape.strays < STRAYS or not to_copy or len(ranked) >= MAX_ENTRIES
+        settled = not to_copy or not again or shape.strays < STRAYS or len(ranked) >= MAX_ENTRIES
         if not settled:
             if self._in_slots(leaves, to_copy):
                 return BLOCKED
@@ -132,27 +133,24 @@ class Replays:
         to_copy: Sequence[int],
     ) -> object:
         region, context = self._region, self._region.context
-        profile = self._profiles.profile_replay_now(shape)
+        observing = context.observing
+        profile = observing and self._profiles.profile_replay_now(shape)
         attention = context.attention
-        if context.observing:
+        if observing:
             attention.begin(None)  # a replay is no more Grape's own time than the call is that it stands for
-        began = time.perf_counter_ns()
+        began = perf_counter_ns()
         try:
-            with self._profiles.replayed() if profile else contextlib.nullcontext():
-                if entry.nodes:
-                    with instead_of(entry.nodes) as numbers:
-                        outcome = entry.serve(leaves, containers, to_copy)
-                        if type(outcome) is NoReplay:
-                            numbers.nodes = 0
-                else:
-                    outcome = entry.serve(leaves, containers, to_copy)
+            if profile or entry.nodes:
+                outcome = self._watched(entry, leaves, containers, to_copy, profile=profile)
+            else:
+                outcome = entry.serve(leaves, containers, to_copy)
         except torch.OutOfMemoryError:
             if entry.acted:  # what the replay changed, an eager call would change once more
                 raise
             outcome = MISMATCH
         finally:
-            took = time.perf_counter_ns() - began
-            if context.observing:
+            took = perf_counter_ns() - began
+            if observing:
                 attention.end()
         if type(outcome) is NoReplay:
             attention.book("observe", took)
@@ -163,9 +161,28 @@ class Replays:
         if timer is not None and not profile and not shape.after.full:
             timer.stop()
             shape.after.add(timer)
-        if context.observing and entry.replays in WEIGHED_AT and context.backend.kind == "cuda":
+        if observing and entry.replays in WEIGHED_AT and context.backend.kind == "cuda":
             self._weigh(shape, entry, leave=2)
         return outcome
+
+    def _watched(
+        self,
+        entry: Entry,
+        leaves: Sequence[torch.Tensor],
+        containers: Sequence[object],
+        to_copy: Sequence[int],
+        *,
+        profile: bool,
+    ) -> object:
+        """The outcome of a replay that is profiled, or takes numbers of autograd's nodes as the eager call does."""
+        with self._profiles.replayed() if profile else contextlib.nullcontext():
+            if not entry.nodes:
+                return entry.serve(leaves, containers, to_copy)
+            with instead_of(entry.nodes) as numbers:
+                outcome = entry.serve(leaves, containers, to_copy)
+                if type(outcome) is NoReplay:
+                    numbers.nodes = 0
+                return outcome
 
     def weigh_all(self) -> None:
         """The observed cell is over: shapes that were replayed too seldom to be weighed before are weighed now."""

@@ -193,30 +193,32 @@ class Entry:
         placeholders = self.placeholders
         if placeholders.bound and self.moved(leaves):
             return MISMATCH
+        effectful, gradients, guards = self.effectful, self.gradients, self.guards
         for slot in self.outputs.slots:
             # `slot.occupied`, but for calls of Python
             if _use_count(slot.cdata) > slot.idle or getrefcount(slot.storage_object) > slot.references:
                 self.blocker = slot
                 return BLOCKED
         for index in to_copy:
-            if alignment(leaves[index]) != placeholders.alignments[index]:
+            if alignment(leaves[index], placeholders.unit) != placeholders.alignments[index]:
                 return MISMATCH
-            if placeholders.slots[index].occupied:
-                self.blocker = placeholders.slots[index]
+            slot = placeholders.slots[index]
+            if _use_count(slot.cdata) > slot.idle or getrefcount(slot.storage_object) > slot.references:
+                self.blocker = slot
                 return BLOCKED
-        if self.effectful:
+        if effectful:
             if self.modes_now() != self.modes:
                 return OTHER_MODES
             if self._overlaps(leaves) or self._unwritable(leaves) or self._unsavable(leaves):
                 return MISMATCH
-            if not self.guards.holds():
+            if not guards.holds():
                 return MISMATCH
-            if not self.gradients.holds() or not self.gradients.fits():
+            if not gradients.holds() or not gradients.fits():
                 return MISMATCH
-            if self.gradients.blocked():
+            if gradients.blocked():
                 self.blocker = None
                 return BLOCKED
-        elif not self.guards.in_memory():
+        elif not guards.in_memory():
             return MISMATCH
         arrived: Sequence[torch.Tensor] = ()
         if self.value_guards.steps:
@@ -224,7 +226,8 @@ class Entry:
             if outcome is None or not _same(outcome.values, self.value_guards.expected):
                 return MISMATCH
             arrived = outcome.tensors
-        self.gradients.bring_home(self.backend)
+        if gradients.read:
+            gradients.bring_home(self.backend)
         if to_copy or arrived:
             self._copy_in(leaves, to_copy, arrived)
         doubtful = self.arms is not None and (self.checked or not self.arms.complete)
@@ -239,15 +242,17 @@ class Entry:
         if self.arms is not None and undo is not None and not self._sound(self.arms):
             undo()  # an eager call tells which assertion it was, and raises it
             return MISMATCH
-        self.draws.repeat()
-        self.acted = self.effectful
-        if not self.effectful:
+        if self.draws.draws:
+            self.draws.repeat()
+        self.acted = effectful
+        if not effectful:
             if self.modes_now() != self.modes:
                 return OTHER_MODES
             # Between the launch and the check of addresses before it nothing of the person's has run.
-            if not self.guards.holds(in_memory=True) or not self.gradients.holds():
+            if not guards.holds(in_memory=True) or not gradients.holds():
                 return MISMATCH
-        self.gradients.leave()
+        if gradients.active:
+            gradients.leave()
         self.replays += 1
         if self.growth.any:
             # Autograd must see that values it may have saved are gone, where it would have seen it.

@@ -9,7 +9,7 @@ that all graphs share, where the next replay may write again, so it is copied in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from sys import getrefcount
 
 import torch
@@ -44,6 +44,12 @@ class _Group:
     itself: Strided | None
     version: int | None
     parts: tuple[tuple[int, str | None, Strided], ...]
+    lone: int | None = field(init=False, compare=False)
+    """The output that is all of `root`, where there is no other one."""
+
+    def __post_init__(self) -> None:
+        whole = self.itself is None and len(self.parts) == 1 and self.parts[0][1] is None
+        object.__setattr__(self, "lone", self.parts[0][0] if whole else None)
 
     def target(self, root: torch.Tensor) -> torch.Tensor:
         """Where in `root` the source is copied to."""
@@ -51,6 +57,9 @@ class _Group:
 
     def part(self, root: torch.Tensor, result: list[torch.Tensor]) -> torch.Tensor:
         """Make the outputs of what `root` holds; what the others are parts of."""
+        if self.lone is not None:
+            result[self.lone] = root
+            return root
         itself = root if self.itself is None else alias_of(root, "data", *self.itself[1:4])
         for index, how, layout in self.parts:
             result[index] = itself if how is None else alias_of(itself, how, *layout[1:4])
@@ -213,6 +222,8 @@ class Outputs:
         in_place = self._in_place
         if in_place is None:
             in_place = self._in_place = self._over_slots()
+        counted: list[torch.Tensor] = []
+        versions: list[int] = []
         for position, lying in enumerate(in_place):
             slot, group = lying.slot, self._in_slots[position][1]
             if lying.storage.data_ptr() != slot.address:  # an earlier result was resized, or shared: its storage moved
@@ -224,7 +235,10 @@ class Outputs:
                 slot.occupy(lying, lying.storage._cdata, lying.idle)
             itself = group.part(lying.template.data, result)
             if group.version:
-                _set_versions((itself,), (group.version,))
+                counted.append(itself)
+                versions.append(group.version)
+        if counted:
+            _set_versions(tuple(counted), tuple(versions))
         if not self._groups:
             return result
         if self._lone:

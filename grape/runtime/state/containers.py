@@ -141,12 +141,14 @@ class Contents:
             return _dict_version is not None and type(one) is dict and id(one) not in restless
 
         everything = self._all
-        self._steady = [one for one in everything.dicts if steady(one)]
+        self._empty = [one for one in everything.dicts if type(one) in (dict, OrderedDict) and not one]
+        filled = [one for one in everything.dicts if type(one) not in (dict, OrderedDict) or one]
+        self._steady = [one for one in filled if steady(one)]
         self._steady += [names for names, _ in everything.attributes if steady(names)]
         self._versions = self._numbers()  # before anything is read: what is written meanwhile is a write
         self._total = sum(self._versions)
         self._rest = _Compared(
-            [one for one in everything.dicts if not steady(one)],
+            [one for one in filled if not steady(one)],
             everything.lists,
             [pair for pair in everything.attributes if not steady(pair[0])],
         )
@@ -159,6 +161,8 @@ class Contents:
         """True where all is as it was remembered. Raises KeyError where an attribute is gone."""
         if self._walked is not None and self._walked.same():
             return True
+        if any(self._empty):  # most dicts are hooks, and it takes next to nothing to ask many whether they are empty
+            return False
         # Each number only ever grows, so their sum is what it was exactly where each of them is.
         if _dict_version is None or sum(map(_dict_version, self._steady)) == self._total:
             return self._rest.same()
