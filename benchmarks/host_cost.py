@@ -6,7 +6,8 @@ Each call starts on an idle device and is timed by the host's clock, in steady s
 the launch starts (`before_launch_us`), within the launch (`launch_us`), after it (`after_launch_us`), and in all. The
 launch is found by a wrapper around each graph's replay, which is itself counted. A second run under cProfile, with the
 launches left out, says in which functions the time goes; its sum is larger than the plain run's. On the CPU a launch
-executes a tape, so only the time outside of it means anything.
+executes a tape, so only the time outside of it means anything. Guards are compared by the extension, which is built
+first where there is a compiler.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from _measure import Workload, observed, of_regions, synchronize
 from torch import nn
 
 import grape
+from grape import native
 from grape.model.times.measured import quartiles
 
 _PACKAGE = Path(grape.__file__).parent
@@ -310,11 +312,12 @@ def main() -> int:
     from grape.runtime.backends.reference.backend import ReferenceBackend
 
     backend = CudaBackend if device.type == "cuda" else ReferenceBackend
+    native.load()
     results = {}
     for name in options.only:
         results[name] = measure(name, device, options.calls, options.learning, backend)
         print(summary(name, results[name]), flush=True)
-        write(options.out, {"machine": machine(), "cases": results})
+        write(options.out, {"machine": machine(), "extension": native.built() is not None, "cases": results})
     return int(any(found["replays"] < 0.9 * found["calls"] for found in results.values()))
 
 
