@@ -30,7 +30,6 @@ ROWS = (
         (TESTS, "-k", "tensor_that_changed"),
         ("same = take(sizes[j]) && take(strides[j])", "same = take(sizes[j])"),
     ),
-    _blind("dimensions", (TESTS, "-k", "tensor_that_changed"), (" && take(sizes.size());", ";")),
     _blind("dtypes", (TESTS, "-k", "tensor_that_changed"), ("take(uint64_t(t.scalar_type())) && ", "")),
     _blind("who needs a gradient", (TESTS, "-k", "tensor_that_changed"), ("take(impl->requires_grad()) && ", "")),
     _blind(
@@ -44,8 +43,6 @@ ROWS = (
         (TESTS, "-k", "mode_of_gradients"),
         ("!take(c10::GradMode::is_enabled())", "!take(true)"),
     ),
-    _blind("sparse tensors", (TESTS, "-k", "odd"), ("impl->layout() != c10::kStrided || ", "")),
-    _blind("nested tensors", (TESTS, "-k", "odd"), ("t.is_nested() || ", "")),
     _blind("how many tensors there are", (TESTS, "-k", "more_or_fewer"), ("}) && words.is_over();", "});")),
     _blind(
         "how many addresses there are",

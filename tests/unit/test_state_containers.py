@@ -65,6 +65,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "another value of an ordered dict": lambda w: w["ordered"].update(a=object()),
     "another item": lambda w: w["list"].__setitem__(1, object()),
     "one more item": lambda w: w["list"].append(1),
+    "one item fewer": lambda w: w["list"].pop(),
     "another attribute": lambda w: w["attributes"].update(read=object()),
     "one more attribute": lambda w: w["attributes"].update(new=1),
 }
@@ -163,5 +164,5 @@ def test_the_answer_is_that_of_a_comparison(how: str, steps: list[tuple[str, str
             then = list(one.items())
         else:
             now = list(one.items())
-            same = len(now) == len(then) and all(a == c and b is d for (a, b), (c, d) in zip(now, then, strict=True))
+            same = len(now) == len(then) and all(a is c and b is d for (a, b), (c, d) in zip(now, then, strict=True))
             assert contents.same() is same

@@ -14,6 +14,7 @@ import torch
 
 from grape import native
 from grape.runtime.guarding.guards import GuardSet
+from grape.runtime.guarding.structure import HAS_NAMES
 from grape.runtime.guarding.tensor_guards import Places, checked_gradients
 from grape.runtime.state import ABSENT, are_of, have, never
 from grape.runtime.state.checked import mean
@@ -34,7 +35,7 @@ TENSORS: dict[str, Callable[[torch.Tensor], object]] = {
     "size": cut,
     "stride": lambda t: t.set_(t.untyped_storage(), 0, (3, 4), (1, 3)),
     "dimensions": lambda t: t.set_(t.untyped_storage(), 0, (12,)),
-    "dtype": lambda t: setattr(t, "data", torch.zeros(3, 4, dtype=torch.int32)),
+    "dtype": lambda t: setattr(t, "data", t.data.view(torch.int32)),
     "requires_grad": lambda t: t.requires_grad_(),
     "class": lambda t: setattr(t, "__class__", torch.nn.Parameter),
 }
@@ -48,14 +49,20 @@ def test_a_tensor_that_changed_is_noticed(what: str) -> None:
     assert places._pictured() and places._lie() and places.same(in_memory=True)
     TENSORS[what](tensors[1])
     assert not places._pictured()
-    assert places._lie() is (what in ("size", "stride", "dimensions", "requires_grad", "class"))
+    assert places._lie() is (what in ("size", "stride", "dimensions", "dtype", "requires_grad", "class"))
 
 
 def test_dispatch_keys_are_compared() -> None:
-    one, other = torch.ones(2, dtype=torch.complex64), torch.ones(2, dtype=torch.complex64)
+    one = torch.ones(2, dtype=torch.complex64)
     places = Places([one])
-    one.data = other.conj()
-    assert not places._pictured()
+    one.data = one.data.conj()
+    assert places._lie() and not places._pictured()
+
+
+@pytest.mark.skipif(not HAS_NAMES, reason="this version of torch names no dimensions")
+def test_names_of_dimensions_are_left_to_python() -> None:
+    places = Places([torch.ones(2, 3).refine_names("a", "b")])  # type: ignore[attr-defined]
+    assert places._pictured is never and places.same_in_python()
 
 
 def test_under_another_mode_of_gradients_python_decides() -> None:

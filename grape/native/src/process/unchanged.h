@@ -188,8 +188,7 @@ class Unchanged {
         PyObject* object = PyTuple_GET_ITEM(tensors, i);
         const at::Tensor& t = THPVariable_Unpack(object);
         const c10::TensorImpl* impl = t.unsafeGetTensorImpl();
-        if (impl->layout() != c10::kStrided || t.is_nested() || has_names(t, 0)) return false;
-        if (impl->has_symbolic_sizes_strides()) return false;
+        if (has_names(t, 0)) return false;
         auto device = impl->device();
         auto sizes = impl->sizes(), strides = impl->strides();
         bool same = take(reinterpret_cast<uint64_t>(Py_TYPE(object))) && take(address(t)) && take(impl->key_set().raw_repr()) &&
