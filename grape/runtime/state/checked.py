@@ -9,8 +9,6 @@ from functools import partial
 
 from ... import native
 
-__all__ = ["Check", "are_of", "have", "held_by", "mean", "never"]
-
 Check = Callable[[], bool]
 
 
