@@ -134,8 +134,7 @@ class Interceptor:
     def _patch_modules(self) -> None:
         original, active, modules = torch.nn.Module.__call__, self.active, self._modules
         self._original = original
-        context, bystanders = self.context, self._modules.bystanders.by_number
-        predictor = context.predictor  # it is paused where the active region is not free
+        context, bystanders, predictor = self.context, self._modules.bystanders.by_number, self.context.predictor
         is_traced = torch.compiler.is_dynamo_compiling  # a constant for those who trace, who can read no more
 
         def __call__(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
@@ -157,7 +156,7 @@ class Interceptor:
                 or self._original is not original
             ):
                 return original(module, *args, **kwargs)
-            if predictor.paused and active.counts is None:
+            if predictor.paused and active.counts is None:  # it is paused where the active region is not free
                 return original(module, *args, **kwargs)
             since = context.attention.now() if context.observing else None
             busy.now = True  # to look at frames is an audit event
