@@ -14,6 +14,8 @@ NO_ROOM = "no room for its results"
 
 READ = "host read"
 """Why operators run as written whose value, or the length of whose result, the CPU waits for."""
+COLD = "sizes met for the first time"
+"""Of `StreamEvidence.cold`: nothing was in the way."""
 CHANGED = "number changed"
 GROWS = "sizes that grow"
 ON_THE_CPU = "a tensor on the CPU"
@@ -128,6 +130,8 @@ class StreamEvidence:
     """Where the CPU waited for values, inside of what was recorded; at most `MOST_STOPS`, the costliest first."""
     stops: tuple[Stop, ...] = ()
     """Others that ran as written there, likewise."""
+    cold: tuple[Stop, ...] = ()
+    """Operators that took longer where they met sizes for the first time: as many `times`, so much longer, likewise."""
 
     @property
     def waiting(self) -> int:
@@ -148,5 +152,5 @@ class StreamEvidence:
 
     def to_dict(self) -> dict[str, object]:
         counts = {field.name: getattr(self, field.name) for field in fields(self)}
-        listed = {"reads": [stop.to_dict() for stop in self.reads], "stops": [stop.to_dict() for stop in self.stops]}
+        listed = {name: [stop.to_dict() for stop in getattr(self, name)] for name in ("reads", "stops", "cold")}
         return counts | {"as_written": dict(self.as_written)} | listed

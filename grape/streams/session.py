@@ -12,7 +12,8 @@ from typing import Any, Literal
 import torch
 
 from .. import native
-from ..model.stream import Stop, added
+from ..model.stream import COLD, Stop, added
+from ..model.times.cold import cost_of, slow_visits
 from ..native import Unavailable
 from ..tracing.positions import OWN_FOLDER
 from . import extensions, higher_order, profilers, threads
@@ -178,10 +179,17 @@ class Stream:
         self._session.charge(user)
 
     def stops(self, user: int | None = None) -> tuple[Stop, ...]:
-        """Operators that ran as written inside of fragments since the last look; of one user, or of all."""
+        """Operators that ran as written inside of fragments since the last look, and those that took longer where they
+        met sizes for the first time; of one user, or of all.
+        """
         places = self._places
         stops = []
-        for whom, operator, reason, place, times, total_ns, segments in self._session.as_written():
+        rows, visits = self._session.as_written()
+        for whom, operator, place, first, later in visits:
+            if slow := slow_visits(first, later, least_ms=_COLD_MS):
+                _, total_ns = cost_of([ns for _, ns in slow])
+                rows.append((whom, operator, COLD, place, len(slow), round(total_ns), 0))
+        for whom, operator, reason, place, times, total_ns, segments in rows:
             if user is None or whom == user:
                 line, inner = places.of(place)
                 stops.append(
@@ -211,6 +219,8 @@ class Stream:
         return True
 
 
+_COLD_MS = 0.1
+"""That a first visit costs more, at least. They are compared with visits of the same sizes, one by one."""
 _REGIONS = os.path.join(OWN_FOLDER, "runtime", "")
 """Whose code may ask for addresses during a pause; others of Grape's may call what the person gave them (`stream`)."""
 _current: Stream | None = None

@@ -69,6 +69,36 @@ def test_a_loop_that_starves_is_found_in_the_first_run_and_told_later(notebook: 
         assert torch.utils.data.dataloader._BaseDataLoaderIter.__next__ is plain
 
 
+PLANS = """
+import time
+met, library = set(), torch.library.Library("plans_in_cells", "DEF")
+library.define("plan(Tensor x) -> Tensor")
+def plan(x):
+    if x.shape not in met:
+        time.sleep(0.003)
+    met.add(x.shape)
+    return x + 1
+library.impl("plan", plan, "CPU")
+def layers(x):
+    for _ in range(6):
+        x = torch.ops.plans_in_cells.plan(x)
+    return x
+"""
+
+
+def test_sizes_that_are_met_for_the_first_time_are_found_in_the_first_run(notebook: Notebook) -> None:
+    notebook.run(PLANS).raise_error()
+    cell = "%%grape\nfor size in range(4, 24):\n    y = layers(torch.zeros(size))"
+    first, second = (notebook.under_grape(cell) for _ in range(2))
+    assert first["cell"]["engine"] == "streams"
+    (cold,) = (one for one in first["findings"] if one["code"] == "GR203")
+    evidence = cold["evidence"]
+    assert (evidence["operator"], evidence["shapes"]) == ("plans_in_cells.plan", 20)
+    assert 20 * 2.5 < evidence["in_all_ms"] < 20 * 12
+    assert [one for one in second["findings"] if one["code"] == "GR203"] == []
+    notebook.run("del library, layers")
+
+
 def test_the_first_run_is_streamed_and_reported_at_length(notebook: Notebook) -> None:
     report = notebook.under_grape(INFER)
     assert report["cell"]["engine"] == "streams"

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from grape.model import Stop
+from grape.model.stream import COLD
 from grape.streams import Evidence, Settings, Stream, open_stream, shared
 from grape.streams.places import Places
 from tests.property.stream_programs import device, needs_compiler  # noqa: F401
@@ -272,3 +273,44 @@ def test_another_thread_reads_the_evidence_meanwhile() -> None:
         reader.join()
         stop.set()
     assert found and max(found) <= 2
+
+
+def test_operators_that_plan_for_sizes_which_they_meet_for_the_first_time() -> None:
+    met: set[tuple[int, ...]] = set()
+
+    def plan(x: Tensor) -> Tensor:
+        if x.shape not in met:
+            time.sleep(0.004)
+        met.add(x.shape)
+        return x + 1
+
+    with torch.library._scoped_library("plans", "FRAGMENT") as library:
+        library.define("plan(Tensor x) -> Tensor")
+        library.impl("plan", plan, "CPU")
+
+        def loop(sizes: range = range(4, 16)) -> list[Tensor]:
+            return [torch.ops.plans.plan(torch.zeros(size)) for size in sizes for _ in range(6)]
+
+        stream = open_stream(Settings())
+        assert isinstance(stream, Stream), stream
+        with stream:
+            loop()
+            (cold,) = rows(stream.evidence(), reason=COLD)
+            stream.look_anew()
+            loop()
+            again = rows(stream.evidence(), reason=COLD)
+            loop(range(16, 22))
+            later = rows(stream.evidence(), reason=COLD)
+    assert cold.user is not None and (cold.operator, cold.user.line) == ("plans::plan", line("ops.plans.plan", loop))
+    assert cold.times == 12 and 12 * 3e6 < cold.total_ns < 12 * 30e6
+    assert again == [] and [one.times for one in later] == [6]
+
+
+def test_operators_that_are_slow_whatever_sizes_come_are_not_cold() -> None:
+    with torch.library._scoped_library("plans", "FRAGMENT") as library:
+        library.define("wait(Tensor x) -> Tensor")
+        library.impl("wait", lambda x: time.sleep(0.002) or x + 1, "CPU")
+        _, evidence = under_a_stream(
+            lambda: [torch.ops.plans.wait(torch.zeros(size)) for size in range(4, 12) for _ in range(4)]
+        )
+    assert rows(evidence, reason=COLD) == []

@@ -34,9 +34,9 @@ class ColdOperator:
     op: OpRecord
     each_ms: float
     all_ms: float
-    warm_ms: float
-    wall_ms: float
     shapes: int
+    warm_ms: float | None = None
+    wall_ms: float = 0.0
 
     @property
     def is_most(self) -> bool:
@@ -92,30 +92,41 @@ def _visits(traces: Sequence[Trace]) -> Iterable[_Visits]:
     return (visits for key, visits in found.items() if key in slow)
 
 
-def _cold(visits: _Visits, traces: Sequence[Trace], *, by_call: bool) -> ColdOperator | None:
-    if len(visits.later) < 2:
-        return None
-    warm = statistics.median(visits.later)
-    slow = [
-        (number, ns - warm)
-        for number, ns in visits.first.values()
-        if ns - warm >= LEAST_MS * _NS_PER_MS and ns >= _TIMES * warm
-    ]
-    if not slow or len(slow) < _SLOW * len(visits.first):
-        return None
+def slow_visits(first: Sequence[int], later: Sequence[int], *, least_ms: float = LEAST_MS) -> list[tuple[int, float]]:
+    """Of an operator's `first` visits of shapes those that are slow, by their numbers, and how many nanoseconds more
+    than one of the `later` visits they take. Empty where it is not the shape that makes them slow.
+    """
+    if len(later) < 2:
+        return []
+    warm = statistics.median(later)
+    least = max(least_ms * _NS_PER_MS, (_TIMES - 1) * warm)
+    slow = [(number, ns - warm) for number, ns in enumerate(first) if ns - warm >= least]
+    if not slow or len(slow) < _SLOW * len(first):
+        return []
     bound = min(ns for _, ns in slow) / 2
-    if sum(ns - warm < bound for ns in visits.later) < _QUICK * len(visits.later):
+    return slow if sum(ns - warm < bound for ns in later) >= _QUICK * len(later) else []
+
+
+def cost_of(each: Sequence[float]) -> tuple[float, float]:
+    """What one costs, and all do. The first of all may have loaded libraries."""
+    typical = statistics.median(each[1:]) if len(each) > 2 else min(each)
+    return typical, sum(each[1:]) + min(each[0], typical)
+
+
+def _cold(visits: _Visits, traces: Sequence[Trace], *, by_call: bool) -> ColdOperator | None:
+    calls, first = zip(*visits.first.values(), strict=True)
+    slow = [(calls[number], ns) for number, ns in slow_visits(first, visits.later)]
+    if not slow:
         return None
     each = [ns for _, ns in slow]
     if by_call:
-        calls = sorted({number for number, _ in slow})
-        each = [sum(ns for number, ns in slow if number == call) for call in calls]
-    typical = statistics.median(each[1:]) if len(each) > 2 else min(each)
+        each = [sum(ns for number, ns in slow if number == call) for call in sorted({number for number, _ in slow})]
+    typical, everything = cost_of(each)
     return ColdOperator(
         op=visits.op,
         each_ms=typical / _NS_PER_MS,
-        all_ms=(sum(each[1:]) + min(each[0], typical)) / _NS_PER_MS,
-        warm_ms=warm / _NS_PER_MS,
+        all_ms=everything / _NS_PER_MS,
+        warm_ms=statistics.median(visits.later) / _NS_PER_MS,
         wall_ms=max(_wall_ms(traces[number]) for number, _ in slow),
         shapes=len(slow),
     )

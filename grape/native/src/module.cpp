@@ -221,17 +221,20 @@ class Session {
     return rows;
   }
 
-  // What ran as written since the last look.
-  py::list as_written() const {
-    std::vector<AsWritten::Row> found;
+  // What ran as written since the last look; and what operators took that make plans, where they met sizes for the first
+  // time, and where they did not.
+  py::tuple as_written() const {
+    std::pair<std::vector<AsWritten::Row>, std::vector<FirstVisits::Row>> found;
     {
       py::gil_scoped_release release;  // who holds the engine's lock may need the GIL
       found = engine_->as_written();
     }
-    py::list rows;
-    for (const AsWritten::Row& row : found)
+    py::list rows, visits;
+    for (const AsWritten::Row& row : found.first)
       rows.append(py::make_tuple(row.user, row.op, REASONS[static_cast<size_t>(row.reason)], row.place, row.times, row.ns, row.cuts));
-    return rows;
+    for (const FirstVisits::Row& row : found.second)
+      visits.append(py::make_tuple(row.user, row.name, std::max(row.place, int{AsWritten::NOBODY}), row.first, row.later));
+    return py::make_tuple(rows, visits);
   }
 
   // Of the collectives of this run, the last ones, and how many there were. They are forgotten here.

@@ -152,7 +152,7 @@ def _peaks(cell: Json) -> MemoryCurve:
 
 
 def _stream(stream: Json) -> StreamEvidence:
-    stops = {kind: tuple(map(_stop, stream[kind])) for kind in ("reads", "stops") if kind in stream}
+    stops = {kind: tuple(map(_stop, stream[kind])) for kind in ("reads", "stops", "cold") if kind in stream}
     return StreamEvidence(**{**stream, "as_written": tuple(stream["as_written"].items()), **stops})
 
 

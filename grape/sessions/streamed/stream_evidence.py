@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...advisor import advise
 from ...model import CellEvidence, Finding, MachineCosts, Position, StreamEvidence
-from ...model.stream import MOST_STOPS, READ
+from ...model.stream import COLD, MOST_STOPS, READ
 from ...streams import Evidence
 from ..past.told import sources
 
@@ -17,7 +17,8 @@ _RANK = ("blocker", "costly", "hint")
 def stream_evidence(found: Evidence, name: str, shown: Callable[[str], str]) -> StreamEvidence:
     """Of the cell that is called `name`; `shown` turns the file name of code into the name to show."""
     stops = [replace(stop, user=shown_at(stop.user, shown), inner=shown_at(stop.inner, shown)) for stop in found.stops]
-    reads, others = ([stop for stop in stops if (stop.reason == READ) is wanted] for wanted in (True, False))
+    reads, cold = (tuple(stop for stop in stops if stop.reason == reason)[:MOST_STOPS] for reason in (READ, COLD))
+    others = [stop for stop in stops if stop.reason not in (READ, COLD)]
     return StreamEvidence(
         name=name,
         operators=found.seen,
@@ -46,8 +47,9 @@ def stream_evidence(found: Evidence, name: str, shown: Callable[[str], str]) -> 
         timed=found.timed,
         rested=found.rested,
         backwards=found.backwards,
-        reads=tuple(reads[:MOST_STOPS]),
+        reads=reads,
         stops=tuple(others[:MOST_STOPS]),
+        cold=cold,
     )
 
 
@@ -57,13 +59,17 @@ def shown_at(position: Position | None, shown: Callable[[str], str]) -> Position
 
 def with_sources(evidence: CellEvidence, shown: Callable[[str], str], *, always: bool = False) -> CellEvidence:
     """With the person's code, where something is to be found in it, or `always`."""
-    any_stops = any(stream.reads or stream.stops for stream in evidence.streams)
-    return replace(evidence, sources=sources(shown)) if any_stops or always else evidence
+    return replace(evidence, sources=sources(shown)) if any_told(evidence) or always else evidence
+
+
+def any_told(evidence: CellEvidence) -> bool:
+    """True where streams tell of a line."""
+    return any(stream.reads or stream.stops or stream.cold for stream in evidence.streams)
 
 
 def streamed_findings(evidence: CellEvidence) -> tuple[Finding, ...]:
     """Findings about what streams ran as written in this run, and about loaders that it waited for."""
-    if not evidence.loaders and not any(stream.reads or stream.stops for stream in evidence.streams):
+    if not evidence.loaders and not any_told(evidence):
         return ()
     return advise(replace(evidence, regions=(), trace=None, timeline=None), MachineCosts())
 

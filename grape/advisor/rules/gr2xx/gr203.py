@@ -1,8 +1,9 @@
 """GR203 cold-shape: eager code itself takes longer when it meets a shape for the first time.
 
-Sees: the operators of the traced calls, whose first visit of a shape takes several times what later visits take; and
-calls of a region, the first of a shape against its later ones. Costs: that difference for each new shape: plans of
-cuDNN, tuning, kernels that are compiled, workspaces. Fix: a kernel that needs no plan per shape, or fewer shapes.
+Sees: the operators of the traced calls, and under streams those that make plans, whose first visit of a shape takes
+several times what later visits take; and calls of a region, the first of a shape against its later ones. Costs: that
+difference for each new shape: plans of cuDNN, tuning, kernels that are compiled, workspaces. Fix: a kernel that needs
+no plan per shape, or fewer shapes.
 Wrong when: the process goes on for long with the same shapes: then it was paid once.
 """
 
@@ -15,6 +16,7 @@ from dataclasses import replace
 from ....model import CellEvidence, Finding, RegionEvidence, ShapeCount, Trace
 from ....model.times.cold import LEAST_MS, ColdOperator, cold_operators
 from ....model.times.machine import H200, MachineCosts
+from ...stopped import record_of
 from ...words import in_library, milliseconds, operator_name, via
 
 CODE = "GR203"
@@ -40,7 +42,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     found = [finding for region in evidence.regions for finding in _of_region(evidence, region)]
     if evidence.trace is not None and not evidence.traced_earlier:
         found += _outside(evidence, evidence.trace)
-    return found
+    return found or list(_under_streams(evidence))
 
 
 def _of_region(evidence: CellEvidence, region: RegionEvidence) -> Iterator[Finding]:
@@ -121,6 +123,19 @@ def _outside(evidence: CellEvidence, trace: Trace) -> Iterator[Finding]:
             yield _of_operator(one, None, shapes=one.shapes, all_ms=one.all_ms, some=some)
 
 
+def _under_streams(evidence: CellEvidence) -> Iterator[Finding]:
+    for stop in (stop for stream in evidence.streams for stop in stream.cold):
+        all_ms = stop.total_ns / 1e6
+        one = ColdOperator(
+            op=record_of(stop, "compute"),
+            each_ms=all_ms / stop.times,
+            all_ms=all_ms,
+            shapes=stop.times,
+        )
+        if not _is_little(evidence, one.each_ms, one.shapes):
+            yield _of_operator(one, None, shapes=one.shapes, all_ms=all_ms, some="")
+
+
 def _of_operator(
     one: ColdOperator,
     region: RegionEvidence | None,
@@ -142,7 +157,7 @@ def _of_operator(
             ("operator", one.op.name),
             ("shapes", shapes),
             ("ms_per_shape", one.each_ms),
-            ("warm_ms", one.warm_ms),
+            *((("warm_ms", one.warm_ms),) if one.warm_ms is not None else ()),
             ("in_all_ms", all_ms),
             *((("executions", shapes),) if region is None else ()),
             *in_library(user, inner),

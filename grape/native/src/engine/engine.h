@@ -110,6 +110,7 @@ class Engine {
     uint64_t signature = 0;
     Written written;
     Places::Placer placer;
+    FirstVisits::Visit visit;
     {
       auto lock = lock_.take();
       bool sampling = (++counts.seen & 63) == 0;
@@ -127,6 +128,7 @@ class Engine {
       recording = learner_.recording();
       written = follower_.take_written();
       if (written.step) placer = places_.note(op, written);
+      if (op.plans && decision != Decision::Answered) visit = places_.visit(op, *stack);
       capture_now = captures_.is_due() && threads_.is_alone();
       take_trash(trash);
     }
@@ -137,8 +139,9 @@ class Engine {
     if (capture_now) capture();
     if (decision == Decision::Answered) return;
     if (placer) places_.place(op, written, placer);
+    if (visit.first) places_.begin(visit);
     if (op.meets) places_.arrive(op);
-    auto began = written.run.weight || times ? Clock::now() : Clock::time_point();
+    auto began = written.run.weight || times || visit.counts ? Clock::now() : Clock::time_point();
     size_t warned = 0;
     try {
       Within within;  // a kernel in Python may wait for the device
@@ -150,6 +153,7 @@ class Engine {
       throw;
     }
     if (times) LapTime::spend_inside(began);
+    if (visit.counts) places_.took(visit, began);
     if (times && written.earns) worth_.note(Clock::now() - began);
     if (decision == Decision::Run) return written.run.weight ? places_.took(written, began) : void();
     auto ended = times ? Clock::now() : Clock::time_point();
@@ -240,9 +244,9 @@ class Engine {
     auto lock = lock_.take();
     places_.charge(user);
   }
-  std::vector<AsWritten::Row> as_written() {
+  std::pair<std::vector<AsWritten::Row>, std::vector<FirstVisits::Row>> as_written() {
     auto lock = lock_.take();
-    return places_.rows();
+    return {places_.rows(), places_.first_visits()};
   }
   std::pair<std::vector<Arrivals::Row>, uint64_t> arrivals() { return places_.arrivals(); }
 

@@ -53,6 +53,7 @@ struct Operator {
   int scale = -1;                     // if this argument is one
   bool meets = false;                 // other ranks, which wait for this one
   bool multiplies = false;            // matrices, perhaps by cuBLASLt
+  bool plans = false;                 // for the sizes of its tensors, when it first meets them
   bool lends = false;                 // memory to another stream, or to a copy that is made later
   uint64_t kernel_checked = 0;        // when `registrations` was that
   bool in_python = false;
@@ -102,6 +103,8 @@ struct Operator {
     hands_on = schema.name() == "aten::_cudnn_rnn";
     for (const char* part : {"mm", "linear", "matmul", "transformer", "multi_head"}) multiplies = multiplies || schema.name().find(part) != std::string::npos;
     refers = schema.name() == "aten::set_";
+    plans = !is_of_torch(schema.name());
+    for (const char* part : {"conv", "cudnn", "miopen", "_attention", "fft"}) plans = plans || schema.name().find(part) != std::string::npos;
     const bool recurs = schema.name().rfind("aten::_cudnn_rnn", 0) == 0;
     const bool attends = schema.name().find("_attention") != std::string::npos;
     for (size_t i = 0; i < arguments; i++) {

@@ -4,6 +4,7 @@
 #include "engine/lock.h"
 #include "fragments/step.h"
 #include "told/arrivals.h"
+#include "told/first_visits.h"
 #include "worth/lap_time.h"
 
 #include <torch/csrc/autograd/graph_task.h>
@@ -27,8 +28,13 @@ class Places {
   void look_anew() {
     stops_.look_anew();
     arrivals_.look_anew();
+    visits_.look_anew();
   }
-  void charge(int user) { stops_.charge(user); }
+  void charge(int user) { stops_.charge(user), visits_.charge(user); }
+  const std::vector<FirstVisits::Row>& first_visits() const { return visits_.rows(); }
+
+  // An operator that makes plans is about to run as written.
+  FirstVisits::Visit visit(const Operator& op, const Stack& stack) { return visits_.begin(op, stack); }
   const std::vector<AsWritten::Row>& rows() const { return stops_.rows(); }
 
   // There are no steps any more that were written before.
@@ -58,13 +64,31 @@ class Places {
     stops_.took(written.run, took.count());
   }
 
+  // Asks where it stands, once for each operator. May raise: Ctrl-C.
+  void begin(const FirstVisits::Visit& visit) {
+    bool wants = false;
+    {
+      auto lock = lock_.take();
+      wants = placer_ && visits_.wants_place(visit);
+    }
+    if (!wants) return;
+    int found = stands(placer_);
+    auto lock = lock_.take();
+    visits_.found(visit, found);
+  }
+  void took(const FirstVisits::Visit& visit, std::chrono::steady_clock::time_point began) {
+    auto took = std::chrono::steady_clock::now() - began;
+    auto lock = lock_.take();
+    visits_.took(visit, took.count());
+  }
+
   // Behind what is pending. May raise: Ctrl-C.
   void arrive(const Operator& op) {
     int pass = torch::autograd::get_current_graph_task_id();
-    arrivals_.arrive(op.handle.schema().name(), arrivals_.wants_place() ? stands() : AsWritten::NOT_NOW, pass, device_);
+    arrivals_.arrive(op.handle.schema().name(), arrivals_.wants_place() ? stands(meeting_) : AsWritten::NOT_NOW, pass, device_);
   }
   void begin_backward() {
-    if (arrivals_.wants_pass()) arrivals_.begin_pass(stands());
+    if (arrivals_.wants_pass()) arrivals_.begin_pass(stands(meeting_));
   }
   // The collectives of the run so far, which are forgotten here, and how many there were. Nothing is pending.
   std::pair<std::vector<Arrivals::Row>, uint64_t> arrivals() { return arrivals_.take(device_); }
@@ -81,13 +105,13 @@ class Places {
     written.run = stops_.count(op, written.reason, written.step->stop, written.cuts, waits);
   }
 
-  int stands() {
+  int stands(const Placer& of) {
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
     Within within;
     Placer placer;
     {
       auto lock = lock_.take();
-      placer = meeting_;
+      placer = of;
     }
     return placer ? placer() : AsWritten::NOT_NOW;
   }
@@ -97,6 +121,7 @@ class Places {
   Placer placer_, meeting_;
   AsWritten stops_;
   Arrivals arrivals_;
+  FirstVisits visits_;
   uint64_t forgotten_ = 0;  // times that all fragments were
 };
 
