@@ -186,7 +186,7 @@ class Stream:
         stops = []
         rows, visits = self._session.as_written()
         for whom, operator, place, first, later in visits:
-            if slow := slow_visits(first, later, least_ms=_COLD_MS):
+            if slow := slow_visits(first, later, least_ms=_COLD_MS, share=_COLD):
                 _, total_ns = cost_of([ns for _, ns in slow])
                 rows.append((whom, operator, COLD, place, len(slow), round(total_ns), 0))
         for whom, operator, reason, place, times, total_ns, segments in rows:
@@ -219,8 +219,10 @@ class Stream:
         return True
 
 
-_COLD_MS = 0.1
-"""That a first visit costs more, at least. They are compared with visits of the same sizes, one by one."""
+_COLD_MS, _COLD = 0.1, 0.25
+"""That a first visit costs more, at least, and how many of them do: all visits are known here, of all lines at which the
+operator stands, and of the convolutions of a model some may need no plan.
+"""
 _REGIONS = os.path.join(OWN_FOLDER, "runtime", "")
 """Whose code may ask for addresses during a pause; others of Grape's may call what the person gave them (`stream`)."""
 _current: Stream | None = None

@@ -92,16 +92,19 @@ def _visits(traces: Sequence[Trace]) -> Iterable[_Visits]:
     return (visits for key, visits in found.items() if key in slow)
 
 
-def slow_visits(first: Sequence[int], later: Sequence[int], *, least_ms: float = LEAST_MS) -> list[tuple[int, float]]:
+def slow_visits(
+    first: Sequence[int], later: Sequence[int], *, least_ms: float = LEAST_MS, share: float = _SLOW
+) -> list[tuple[int, float]]:
     """Of an operator's `first` visits of shapes those that are slow, by their numbers, and how many nanoseconds more
-    than one of the `later` visits they take. Empty where it is not the shape that makes them slow.
+    than one of the `later` visits they take. Empty where that is no `share` of them, or not the shape that makes them
+    slow.
     """
     if len(later) < 2:
         return []
     warm = statistics.median(later)
     least = max(least_ms * _NS_PER_MS, (_TIMES - 1) * warm)
     slow = [(number, ns - warm) for number, ns in enumerate(first) if ns - warm >= least]
-    if not slow or len(slow) < _SLOW * len(first):
+    if not slow or len(slow) < share * len(first):
         return []
     bound = min(ns for _, ns in slow) / 2
     return slow if sum(ns - warm < bound for ns in later) >= _QUICK * len(later) else []
