@@ -220,8 +220,8 @@ class Stream:
 
 
 _COLD_MS, _COLD = 0.1, 0.25
-"""That a first visit costs more, at least, and how many of them do: all visits are known here, of all lines at which the
-operator stands, and of the convolutions of a model some may need no plan.
+"""That a first visit costs more, at least, and the share of them that do. All visits are known here, at whatever line,
+and of the convolutions of a model some may need no plan.
 """
 _REGIONS = os.path.join(OWN_FOLDER, "runtime", "")
 """Whose code may ask for addresses during a pause; others of Grape's may call what the person gave them (`stream`)."""
