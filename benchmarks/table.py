@@ -437,6 +437,31 @@ def markdown(rows: list[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in cells)
 
 
+def first_run_table() -> str:
+    """Markdown: `generate`, warm and plain, in its first run under Grape, and later."""
+    found = json.loads((RESULTS / "first_run.json").read_text())
+    names = {"gpt2": "GPT-2 124M", "llama": "Llama, 16 layers"}
+    rows = [("model", "tokens", "kind", "plain, warm", "first run", "of plain", "later runs"), ("---",) * 7]
+    for row in found["rows"]:
+        times = (f"{row['warm_s']:.2f} s", f"{row['grape_s'][0]:.2f} s", f"{row['first_over_warm']:.2f}")
+        rows.append(
+            (names[row["model"]], str(row["tokens"]), row["kind"], *times, f"{row['later_speedup']:.1f}x faster")
+        )
+    return f"{markdown(rows)}\n\n{where(found['machine'])}."
+
+
+def cold_table() -> str:
+    """Markdown: what GR203 says of cells that meet new lengths, beside what these cost."""
+    found = json.loads((RESULTS / "cold_and_starved.json").read_text())
+    rows = [("cell", "first run, plain", "second", "first with the switch", "foretold", "paid", "saved"), ("---",) * 7]
+    for row in found["shapes"]:
+        first, second = row["plain_s"]
+        switch, saved = (row["switch_s"][0], row["saved_s"]) if "saved_s" in row else (None, None)
+        seconds = (first, second, switch, row["foretold_s"] or None, row["paid_s"], saved)
+        rows.append((row["name"], *("-" if one is None else f"{one:.2f} s" for one in seconds)))
+    return f"{markdown(rows)}\n\n{where(found['machine'])}."
+
+
 def where(machine: dict[str, Any]) -> str:
     """What the times were measured on."""
     return f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}"
@@ -452,11 +477,13 @@ MADE = (
     ("branches", branches_table),
     ("programs_cuda", partial(programs_table, "cuda")),
     ("programs_cuda_alone", partial(programs_table, "cuda_alone")),
+    ("first_run", first_run_table),
     ("programs_cpu", partial(programs_table, "cpu")),
     ("libraries_cuda", partial(libraries_table, "cuda")),
     ("libraries_cpu", partial(libraries_table, "cpu")),
     ("libraries_reference", libraries_reference_table),
     ("overhead", overhead_table),
+    ("cold_and_starved", cold_table),
 )
 TABLES = (
     *(table, models_table, control_flow_table, training_table, host_table),

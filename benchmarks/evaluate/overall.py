@@ -95,7 +95,7 @@ def columns_measured(found: Sequence[Found]) -> str:
     peers = "" if there & set(PEERS) else " No peer was measured: every ratio is over eager, and says nothing of these."
     return prose(
         f"Columns measured: {'; '.join(have) or 'none'}.",
-        f"Not measured: {'; '.join(lack)}.{peers}" if lack else "",
+        *([f"Not measured: {'; '.join(lack)}.{peers}"] if lack else []),
         "Figures that others published stand beside rows where they have some; they are over another baseline, on",
         "other GPUs and other versions, and cannot be set beside these ratios.",
     )
