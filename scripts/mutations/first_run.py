@@ -50,9 +50,9 @@ ROWS = (
     *rows_of(
         "grape.model.times.cold",
         COLD,
-        ("first run: what is slow now and then counts", "< _QUICK * len(visits.later)", "< 0"),
+        ("first run: what is slow now and then counts", ">= _QUICK * len(later)", ">= 0"),
         ("first run: waits for the device count", "            if op.kind in _WAITS:\n", "            if False:\n"),
-        ("first run: what is always slow counts", "and ns >= _TIMES * warm", "or ns > 0"),
+        ("first run: what is always slow counts", "max(least_ms * _NS_PER_MS, (_TIMES - 1) * warm)", "0"),
     ),
     *rows_of(
         "grape.advisor.rules.gr2xx.gr203",

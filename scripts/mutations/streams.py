@@ -5,7 +5,7 @@ python scripts/mutation_table.py streams
 
 from __future__ import annotations
 
-from .rows import Row, compiled, of_streams
+from .rows import Row, compiled, of_streams, rows_of
 
 __all__ = ["ROWS"]
 
@@ -299,4 +299,18 @@ WAY = (
     ),
 )
 
-ROWS = (*VALUES, *OPERATORS, *WAY)
+TOLD = (
+    of_streams(
+        "sizes that were met before are new",
+        ("tests/unit/test_streams_stops.py", "-k", "plan_for_sizes"),
+        "first_visits.h",
+        ("met_.insert(Signature(op, stack).exact).second", "met_.insert(Signature(op, stack).exact).second || true"),
+    ),
+    *rows_of(
+        "grape.streams.session",
+        ("tests/unit/test_streams_stops.py", "-k", "plan_for_sizes"),
+        ("streams: all first visits have to be slow", ", share=_COLD)", ")"),
+    ),
+)
+
+ROWS = (*VALUES, *OPERATORS, *WAY, *TOLD)

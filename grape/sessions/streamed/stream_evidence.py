@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ...advisor import advise
-from ...model import CellEvidence, Finding, MachineCosts, Position, StreamEvidence
+from ...model import CellEvidence, Finding, MachineCosts, Position, Stop, StreamEvidence
 from ...model.stream import COLD, MOST_STOPS, READ
 from ...streams import Evidence
 from ..past.told import sources
@@ -17,8 +17,10 @@ _RANK = ("blocker", "costly", "hint")
 def stream_evidence(found: Evidence, name: str, shown: Callable[[str], str]) -> StreamEvidence:
     """Of the cell that is called `name`; `shown` turns the file name of code into the name to show."""
     stops = [replace(stop, user=shown_at(stop.user, shown), inner=shown_at(stop.inner, shown)) for stop in found.stops]
-    reads, cold = (tuple(stop for stop in stops if stop.reason == reason)[:MOST_STOPS] for reason in (READ, COLD))
-    others = [stop for stop in stops if stop.reason not in (READ, COLD)]
+    others: list[Stop] = []
+    kinds: dict[str, list[Stop]] = {READ: [], COLD: []}
+    for stop in stops:
+        kinds.get(stop.reason, others).append(stop)
     return StreamEvidence(
         name=name,
         operators=found.seen,
@@ -47,9 +49,9 @@ def stream_evidence(found: Evidence, name: str, shown: Callable[[str], str]) -> 
         timed=found.timed,
         rested=found.rested,
         backwards=found.backwards,
-        reads=reads,
+        reads=tuple(kinds[READ][:MOST_STOPS]),
         stops=tuple(others[:MOST_STOPS]),
-        cold=cold,
+        cold=tuple(kinds[COLD][:MOST_STOPS]),
     )
 
 

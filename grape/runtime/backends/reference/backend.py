@@ -30,6 +30,7 @@ import torch
 
 from ....model.overlap import OverlapPlan
 from ....profiling import HostCallTimer
+from ....quiet import without_collections
 from ..autocast_cache import autocast_cache_off
 from ..protocol import CaptureFailed, MemoryAccount, Pool
 from .branches import ReferenceBranches
@@ -145,7 +146,7 @@ class ReferenceBackend:
         A refusal counts even where `body` caught it. `CaptureFailed.code` is GR101 for host reads, GR103 for shapes
         that depend on data, GR405 for what the tape cannot record.
         """
-        with _exclusive():
+        with _exclusive(), without_collections():
             state = torch.get_rng_state()
             # One draw on: a body that sets the very seed that the caller has just set is noticed too.
             with bare():
