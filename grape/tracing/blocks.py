@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from .compiling import before_compiled
 from .positions import is_grape_code
+from .subclasses import Subclasses
 from .warned import warnings_of_the_caller
 
 _GUARDS: list[Any] = [
@@ -139,6 +140,7 @@ class Blocks:
         self._patched: list[tuple[Any, str, object]] = []
         self._functions: list[tuple[Any, str, Callable[..., object]]] = []
         self._uncompiled: Callable[[], None] = lambda: None
+        self._subclasses = Subclasses(partial(_aside, name="__new__"))
         self._guards: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         """With each, the thread that entered it. The compiler lets some go without leaving them."""
         self._modes: list[tuple[object, int]] = []
@@ -167,6 +169,7 @@ class Blocks:
         self._functions = _otherwise.places()
         for module, name, function in self._functions:
             setattr(module, name, _aside(function, name))
+        self._subclasses.watch()
         self._uncompiled = before_compiled(self._give_functions_back)
 
     def unwatch(self) -> None:
@@ -179,6 +182,7 @@ class Blocks:
             return
         while self._patched:
             setattr(*self._patched.pop())
+        self._subclasses.rest()
         self._uncompiled()
         self._give_functions_back()
 

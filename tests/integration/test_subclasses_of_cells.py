@@ -1,0 +1,67 @@
+"""Subclasses of tensors that a cell makes by calling them, while Grape's dispatch mode is on the stack."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+from grape.magics import load
+
+SETUP = """\
+import torch
+class Sub(torch.Tensor): pass
+class Below(Sub): pass
+class Tagged(torch.Tensor):
+    @staticmethod
+    def __new__(cls, data, tag=None): return super().__new__(cls, data)
+    def __init__(self, data, tag=None): super().__init__(); self.tag = tag
+class Wrapped(torch.Tensor):
+    @staticmethod
+    def __new__(cls, data): return torch.as_tensor(data).as_subclass(cls)
+def made(i): return Sub([1.0, float(i)]) * 2
+"""
+MADE = {
+    "called": "Sub([1.0, float(i)])",
+    "of a tensor": "Sub(torch.ones(2) * i)",
+    "below a subclass": "Below([float(i)])",
+    "with a __new__ of its own": "Tagged([1.0, float(i)], tag=i)",
+    "with one that calls no other": "Wrapped([1.0, float(i)])",
+    "in a function": "made(i)",
+}
+OWN = {"Sub": False, "Below": False, "Tagged": True, "Wrapped": True}
+
+
+def ran(shell: InteractiveShell, cell: str) -> Any:
+    with capture_output():
+        assert shell.run_cell(SETUP).success
+        assert shell.run_cell(cell).success
+    assert {name: "__new__" in vars(shell.user_ns[name]) for name in OWN} == OWN
+    return shell.user_ns["log"]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_they_are_made_as_in_plain_cells(shell: InteractiveShell, name: str) -> None:
+    """Below any mode torch makes a tensor with an object first, and raises as it makes one of the subclass for it."""
+    cell = f"""\
+log = []
+for i in range(12):
+    one = {MADE[name]}
+    log.append((type(one).__name__, type(one * 2).__name__, (one * 2).tolist(), getattr(one, "tag", None)))
+"""
+    load(shell)
+    plain = ran(shell, cell)
+    for options in ("", " --engine regions"):
+        assert [ran(shell, f"%%grape --no-widget{options}\n{cell}") for _ in range(2)] == [plain, plain]
+
+
+def test_their_errors_show_no_frames_of_grapes(shell: InteractiveShell) -> None:
+    load(shell)
+    with capture_output():
+        assert shell.run_cell(SETUP).success
+        error = shell.run_cell("%%grape --no-widget --engine regions\nSub('a', 'b')").error_in_exec
+    assert isinstance(error, TypeError)
+    assert [frame.filename for frame in traceback.extract_tb(error.__traceback__) if "/grape/" in frame.filename] == []
