@@ -36,7 +36,7 @@ def _maker(kind: Any) -> Callable[..., object] | None:
 
 
 class Subclasses:
-    """Of each the `__new__` is called by `aside`, from `watch` to `rest`; also of classes that come between."""
+    """Of each that is there at `watch` the `__new__` is called by `aside`, until `rest`."""
 
     def __init__(self, aside: Callable[[Callable[..., object]], Callable[..., object]]) -> None:
         self._aside = aside
