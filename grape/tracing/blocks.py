@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from threading import get_ident
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from .compiling import before_compiled
 from .positions import is_grape_code
-from .subclasses import Subclasses
 from .warned import warnings_of_the_caller
 
 _GUARDS: list[Any] = [
@@ -53,6 +52,12 @@ _NODES = frozenset({"ProdBackward0", "ProdBackward1", "CumprodBackward0", "Ormqr
 first and second order, with and without a mode."""
 _FILLED = "MaskedFillBackward1"
 """As well, where the value that is filled in needs a gradient."""
+_MADE = torch.Tensor.__new__
+"""Makes a tensor through the dispatcher, and then an object of a subclass for it. Below any mode that tensor has an
+object already, and torch raises a RuntimeError. It cannot be replaced: the type would not be the same afterwards. That
+of subclasses can, where they come to it.
+"""
+_NONE = object()
 _BY_SINGULAR_VALUES = (2, -2, "nuc")
 
 
@@ -130,6 +135,56 @@ def _aside(function: Callable[..., object], name: str, muted: bool = False) -> C
             raise
 
     return call
+
+
+def _of_tensors() -> list[Any]:
+    """All subclasses that are not torch's own."""
+    classes: list[Any] = [torch.Tensor]
+    for one in classes:
+        classes += [sub for sub in type.__subclasses__(one) if sub not in classes]
+    return [one for one in classes if not f"{one.__module__}.".startswith("torch.")]
+
+
+def _maker(kind: Any) -> Callable[..., object] | None:
+    """Its `__new__`, where that is Tensor's, or one of its own that calls another by that name."""
+    own = vars(kind).get("__new__", _NONE)
+    if own is _NONE:
+        return _MADE if kind.__new__ is _MADE else None
+    function = own.__func__ if isinstance(own, staticmethod) else own
+    return function if isinstance(function, FunctionType) and "__new__" in function.__code__.co_names else None
+
+
+class Subclasses:
+    """Of each that is there at `watch` the `__new__` is called by `aside`, until `rest`."""
+
+    def __init__(self, aside: Callable[[Callable[..., object]], Callable[..., object]]) -> None:
+        self._aside = aside
+        self._patched: list[tuple[ref[Any], object, object]] = []
+
+    def watch(self) -> None:
+        for kind, maker in [(kind, _maker(kind)) for kind in _of_tensors()]:
+            self._patch(kind, maker)
+
+    def rest(self) -> None:
+        while self._patched:
+            known, original, patch = self._patched.pop()
+            kind = known()
+            if kind is None or vars(kind).get("__new__") is not patch:
+                continue
+            if original is _NONE:
+                del kind.__new__
+            else:
+                kind.__new__ = original
+
+    def _patch(self, kind: Any, maker: Callable[..., object] | None) -> None:
+        if maker is None:
+            return
+        original, patch = vars(kind).get("__new__", _NONE), staticmethod(self._aside(maker))
+        try:
+            kind.__new__ = patch
+        except (AttributeError, TypeError):  # a class that refuses attributes
+            return
+        self._patched.append((ref(kind), original, patch))
 
 
 class Blocks:
