@@ -35,7 +35,7 @@ ROWS = (
     _blind(
         "classes of tensors",
         (TESTS, "-k", "tensor_that_changed"),
-        ("take(reinterpret_cast<uint64_t>(Py_TYPE(object))) && ", ""),
+        ("take(cls) && ", ""),
     ),
     _blind("dispatch keys", (TESTS, "-k", "dispatch_keys"), (" && take(impl->key_set().raw_repr())", "")),
     _blind(
@@ -82,7 +82,12 @@ ROWS = (
     _blind(
         "classes of objects",
         (TESTS, "-k", "classes_of"),
-        ("return reinterpret_cast<PyObject*>(Py_TYPE(object)) == cls;", "return true;"),
+        ("if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != cls) return false;", ""),
+    ),
+    _blind(
+        "dicts of attributes",
+        (TESTS, "-k", "dicts_of_their"),
+        ("return then == Py_None || attributes(object) == then;", "return true;"),
     ),
     Row(
         "unchanged: a nonempty ordered dict taken for a dict",
@@ -98,5 +103,34 @@ ROWS = (
         "unchanged: references of the checks not counted",
         edited("grape.runtime.state.checked", "check.args[:3] if isinstance(check, partial) else ()", "()"),
         (TESTS, "-k", "counted"),
+    ),
+    Row(
+        "unchanged: in Python, tensors that are read conjugated or negated",
+        edited("grape.runtime.guarding.tensor_guards", "*bits, ", ""),
+        (TESTS, "-k", "looks_otherwise"),
+    ),
+    Row(
+        "unchanged: in Python, classes of tensors",
+        edited("grape.runtime.guarding.tensor_guards", "[*map(type, tensors)], flags", "flags"),
+        (TESTS, "-k", "looks_otherwise"),
+    ),
+    Row(
+        "unchanged: in Python, who needs a gradient where none is recorded",
+        edited(
+            "grape.runtime.guarding.tensor_guards",
+            ", [*map(_needs_grad, tensors)]",
+            ", torch.is_grad_enabled() and [*map(_needs_grad, tensors)]",
+        ),
+        (TESTS, "-k", "looks_otherwise"),
+    ),
+    Row(
+        "unchanged: in Python, dicts of attributes",
+        edited("grape.runtime.guarding.guards", " and all(map(operator.is_, dicts, self._dicts_of))", ""),
+        (TESTS, "-k", "hold_as_without"),
+    ),
+    Row(
+        "unchanged: the dict of attributes of the root",
+        edited("grape.runtime.guarding.guards", " and vars(root) is self._root_attributes", ""),
+        (TESTS, "-k", "hold_as_without"),
     ),
 )

@@ -36,9 +36,10 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
-    return tensor.detach().contiguous().view(_BITS[tensor.element_size()])
+    return tensor.contiguous().view(_BITS[tensor.element_size()])
 
 
 _NUMBERS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
@@ -66,6 +67,9 @@ class _Comparison:
                 f"{_said(path)} is {theirs}, eager has {mine}"
             )
             return
+        assert (mine.is_conj(), mine.is_neg()) == (theirs.is_conj(), theirs.is_neg()), (
+            f"{_said(path)} is read otherwise"
+        )
         assert mine.stride() == theirs.stride(), (
             f"{_said(path)}.stride() is {theirs.stride()}, eager has {mine.stride()}"
         )

@@ -100,6 +100,11 @@ NET_CHANGES: dict[str, Callable[[World], Any]] = {
     "part deleted and set": lambda w: (delattr(w.net, "scale"), setattr(w.net, "scale", 5.0)),
     "class of a part": lambda w: setattr(w.net.first, "__class__", Doubled),
     "double": lambda w: (w.net.options.clear(), w.net.options.update(shift=4.0)),
+    "attributes replaced": lambda w: setattr(w.net, "__dict__", {**vars(w.net), "scale": 5.0}),
+    "attributes of a part replaced": lambda w: setattr(
+        w.net.first, "__dict__", {**vars(w.net.first), "_parameters": dict(nn.Linear(4, 4)._parameters)}
+    ),
+    "buffer negated where it lies": lambda w: setattr(w.net.mean, "data", torch._neg_view(w.net.mean.data)),
 }
 
 
@@ -158,6 +163,22 @@ def test_another_head_before_the_first_graph_is_no_hidden_state(calls: int) -> N
     twins.warm(one)
 
 
+def test_a_parameter_that_is_conjugated_where_it_lies() -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.by = nn.Parameter(torch.randn(4, dtype=torch.complex64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.softmax(torch.view_as_real(self.by * x).sum(-1).relu(), -1)
+
+    def build() -> World:
+        net = Turned()
+        return World(function=net, net=net)
+
+    check(build, lambda w: setattr(w.net.by, "data", w.net.by.data.conj()))
+
+
 def test_another_head_at_each_call_is_said_to_be_that() -> None:
     twins = Twins(two_layers)
     for width in range(1, 8):
@@ -165,6 +186,18 @@ def test_another_head_at_each_call_is_said_to_be_that() -> None:
         twins.call(one)
     why = "the tensors that it reads beside its arguments have other shapes or dtypes at each call"
     assert (twins.refused.code, twins.refused.why) == ("GR403", why)
+
+
+def test_code_that_asks_who_needs_a_gradient_where_none_is_recorded() -> None:
+    class Asks(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.softmax(super().forward(x).relu(), -1) + (1 if self.weight.requires_grad else 2)
+
+    def build() -> World:
+        net = Asks(4, 4)
+        return World(function=net, net=net)
+
+    check(build, lambda w: w.net.weight.requires_grad_(False))
 
 
 def test_parameters_that_start_to_need_gradients() -> None:

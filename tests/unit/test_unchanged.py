@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -56,7 +56,31 @@ def test_dispatch_keys_are_compared() -> None:
     one = torch.ones(2, dtype=torch.complex64)
     places = Places([one])
     one.data = one.data.conj()
-    assert places._lie() and not places._pictured()
+    assert places._lie() and not places._pictured() and not places.same(in_memory=True)
+
+
+LOOKS: dict[str, Callable[[torch.Tensor], object]] = {
+    "conjugated": lambda t: setattr(t, "data", t.data.conj()),
+    "negated": lambda t: setattr(t, "data", torch._neg_view(t.data)),
+    "class": lambda t: setattr(t, "__class__", torch.nn.Parameter),
+    "requires_grad": lambda t: t.requires_grad_(),
+}
+
+
+@pytest.mark.parametrize("extension", [True, False])
+@pytest.mark.parametrize("graded", [True, False])
+@pytest.mark.parametrize("what", LOOKS)
+def test_what_lies_where_it_lay_and_looks_otherwise(
+    what: str, graded: bool, extension: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not extension:
+        monkeypatch.setattr(native, "built", lambda: None)
+    one = torch.ones(2, dtype=torch.complex64)
+    with torch.set_grad_enabled(graded):
+        places = Places([one])
+        assert places.same(in_memory=True) and places.same_in_python()
+        LOOKS[what](one)
+        assert places.lie_there() and not places.same(in_memory=True)
 
 
 @pytest.mark.skipif(not HAS_NAMES, reason="this version of torch names no dimensions")
@@ -191,22 +215,60 @@ class First: ...
 class Second: ...
 
 
+class Bare:
+    __slots__ = ()
+
+
 def test_classes_of_objects() -> None:
-    objects = (First(), First())
-    asked = are_of(objects, (First, First))
+    objects, bare = (First(), First(), Bare()), (None, None, None)
+    asked = are_of(objects, (First, First, Bare), bare)
     assert asked()
     objects[1].__class__ = Second  # type: ignore[assignment]
     assert not asked()
+
+
+def test_classes_of_objects_and_the_dicts_of_their_attributes() -> None:
+    objects = (First(), First(), Bare())
+    then = vars(objects[1])
+    asked = are_of(objects, (First, First, Bare), (vars(objects[0]), then, None))
+    assert asked()
+    objects[1].__dict__ = dict(then)
+    assert not asked()
+    objects[1].__dict__ = then
+    assert asked() and not are_of((Bare(),), (Bare,), (then,))()
 
 
 class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = torch.nn.Linear(2, 2)
+        self.second = torch.nn.Parameter(torch.ones(2, 2))
+        self.register_buffer("state", torch.ones(3, 2))
         self.scale = 2.0
+        self.table: list[object] = [First(), First()]
+        self.pair = (1, {"a": First(), "b": First()})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.first(x)) * self.scale + plain()
+        known = self.table, self.pair, self.state, self.second
+        return torch.relu(self.first(x)) * self.scale + plain() + len(known)
+
+
+class Other(Net): ...
+
+
+def parameter() -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.ones(2, 2))
+
+
+def swapped(net: Net) -> None:
+    net.first.weight, net.second = net.second, net.first.weight
+
+
+def reborn(net: Net) -> None:
+    """Objects that guards hold do not die: another one never stands at the address of one."""
+    for _ in range(3):
+        net.table[1] = None
+        net.table[1] = First()
 
 
 CHANGES: dict[str, Callable[[Net], object]] = {
@@ -216,21 +278,59 @@ CHANGES: dict[str, Callable[[Net], object]] = {
     "a module": lambda net: setattr(net, "first", torch.nn.Linear(2, 2)),
     "the class of a module": lambda net: setattr(net.first, "__class__", torch.nn.Bilinear),
     "a hook": lambda net: net.first.register_forward_hook(lambda *_: None),
+    "a mode": lambda net: net.eval(),
+    "the mode of a part": lambda net: net.first.eval(),
+    "who needs a gradient": lambda net: net.first.weight.requires_grad_(False),
+    "two parameters swapped": swapped,
+    "a tensor and its looks swapped": lambda net: torch.utils.swap_tensors(net.first.weight, parameter()),
+    "a storage resized": lambda net: net.state.untyped_storage().resize_(4096),
+    "a storage emptied": lambda net: net.state.untyped_storage().resize_(0),
+    "the form of a tensor": lambda net: net.state.t_(),
+    "a hook on a tensor": lambda net: net.first.weight.register_hook(lambda gradient: None),
+    "a hook on a gradient": lambda net: net.first.weight.register_post_accumulate_grad_hook(lambda leaf: None),
+    "a mark on a tensor": lambda net: setattr(net.state, "mark", 1),
+    "an item": lambda net: net.table.__setitem__(0, First()),
+    "an item of a dict in a tuple": lambda net: net.pair[1].update(a=First()),
+    "order": lambda net: net.pair[1].update(a=net.pair[1].pop("a")),
+    "an object at the place of one that died": reborn,
+    "attributes": lambda net: setattr(net, "__dict__", {**vars(net), "scale": 3.0}),
+    "attributes of a part": lambda net: setattr(net.first, "__dict__", dict(vars(net.first))),
+    "the class of the root": lambda net: setattr(net, "__class__", Other),
+    "a method of the instance": lambda net: setattr(net.first, "forward", abs),
+    "defaults of a function": lambda net: setattr(plain, "__defaults__", (5,)),
+    "code of a function": lambda net: setattr(plain, "__code__", again.__code__),
+    "a global name": lambda net: globals().update(plain=again),
+    "what a tensor holds": lambda net: net.state.add_(1),
     "nothing": lambda net: None,
 }
+HARMLESS = {"nothing", "what a tensor holds"}
 
 
+@pytest.fixture
+def plain_again() -> Iterator[None]:
+    function, code, defaults = plain, plain.__code__, plain.__defaults__
+    yield
+    globals()["plain"] = function
+    function.__code__, function.__defaults__ = code, defaults
+
+
+@pytest.mark.usefixtures("plain_again")
 @pytest.mark.parametrize("extension", [True, False])
+@pytest.mark.parametrize("graded", [True, False])
 @pytest.mark.parametrize("what", CHANGES)
-def test_guards_hold_as_without_the_extension(what: str, extension: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guards_hold_as_without_the_extension(
+    what: str, graded: bool, extension: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not extension:
         monkeypatch.setattr(native, "built", lambda: None)
     net = Net()
-    guards = GuardSet(net)
-    assert (guards._have is never) is not extension
-    assert guards.in_memory() and guards.holds()
-    CHANGES[what](net)
-    assert guards.holds() is (what == "nothing")
+    with torch.set_grad_enabled(graded):
+        guards = GuardSet(net)
+        assert (guards._have is never) is not extension
+        assert guards.in_memory() and guards.holds()
+        with torch.no_grad():
+            CHANGES[what](net)
+        assert guards.holds() is (what in HARMLESS)
 
 
 def scaled(x: torch.Tensor) -> torch.Tensor:

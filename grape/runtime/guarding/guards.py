@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import operator
 import sys
 import types
 import weakref
@@ -31,6 +32,7 @@ from ..state import (
     TooLarge,
     are_of,
     attribute_names,
+    attributes_of,
     have,
     held_by,
     hooks_of,
@@ -77,7 +79,7 @@ class GuardSet:
         self._root: weakref.ref[torch.nn.Module] | None = None
         if isinstance(root, torch.nn.Module):
             self._root = weakref.ref(root)
-            self._root_class = type(root)
+            self._root_class, self._root_attributes = type(root), vars(root)
             self._objects = tuple([value for value in self._objects if value is not root])
             self._seen[id(root)] = None
 
@@ -160,8 +162,8 @@ class GuardSet:
         self._containers.remember()
         self._places = Places(self.tensors)
         self._handles = RemovableHandle.next_id
-        self._classes = tuple(map(type, self._objects))
-        self._are_of = are_of(self._objects, self._classes)
+        self._classes, self._dicts_of = tuple(map(type, self._objects)), tuple(map(attributes_of, self._objects))
+        self._are_of = are_of(self._objects, self._classes, self._dicts_of)
         self._have = have(
             [*self._attributes, *((function, "__code__", function.__code__) for function, _ in self._codes)]
         )
@@ -177,7 +179,7 @@ class GuardSet:
 
     def _unchanged(self, in_memory: bool) -> bool:
         return (
-            (self._root is None or type(self._root()) is self._root_class)
+            self._same_root()
             and self._containers.same()
             and self._namespaces.same()
             and (self._have() or self._same_attributes())
@@ -191,8 +193,16 @@ class GuardSet:
             written_code(function) is code for function, code in self._codes
         )
 
+    def _same_root(self) -> bool:
+        if self._root is None:
+            return True
+        root = self._root()
+        return type(root) is self._root_class and vars(root) is self._root_attributes
+
     def _same_classes(self) -> bool:
-        return [*map(type, self._objects)] == [*self._classes]
+        """Of the objects, and that their attributes are in the dicts where they were."""
+        dicts = map(attributes_of, self._objects)
+        return [*map(type, self._objects)] == [*self._classes] and all(map(operator.is_, dicts, self._dicts_of))
 
     def begin_run(self) -> None:
         """Look at the modules' dicts of hooks themselves once: another cell may have put one there by hand."""
@@ -265,9 +275,8 @@ class GuardSet:
             if self.has_hooked_nodes():
                 return "a hook on a gradient's node"
             self._handles = RemovableHandle.next_id
-        root_changed = self._root is not None and type(self._root()) is not self._root_class
-        if root_changed or not self._same_classes():
-            return "the class of an object that the region reads"
+        if not self._same_root() or not self._same_classes():
+            return "the class or the `__dict__` of an object that the region reads"
         grown = self._containers.other_sizes()
         if grown:
             self._blame(grown[0])
@@ -309,7 +318,7 @@ def _is_librarys(names: Mapping[str, object]) -> bool:
 
 
 def _may_have_gradient(tensor: torch.Tensor) -> bool:
-    """A frozen parameter may be thawed under `no_grad`, where no guard looks at `requires_grad`."""
+    """A frozen parameter may be thawed by the code itself."""
     return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter) or tensor.grad is not None
 
 

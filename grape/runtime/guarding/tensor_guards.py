@@ -36,8 +36,8 @@ def compiled_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | Non
 
 
 class Places:
-    """Where tensors lie now, and as what: address, shape, stride, dtype and names of dimensions; where gradients may be
-    recorded, whether one is needed.
+    """Where tensors lie now, and as what: address, class, shape, stride, dtype, names of dimensions, whether they are
+    read conjugated or negated, and whether they need a gradient, which code may ask under `no_grad` as well.
     """
 
     __slots__ = ("_compiled", "_lie", "_pictured", "_tensors", "_then")
@@ -52,9 +52,10 @@ class Places:
     def _now(self) -> tuple[list[int], *tuple[object, ...]]:
         tensors = self._tensors
         kind = torch.Tensor
-        flags = [*map(_needs_grad, tensors)] if torch.is_grad_enabled() else None
         places = [*map(kind.data_ptr, tensors)], [*map(kind.size, tensors)], [*map(kind.stride, tensors)]
-        return *places, [*map(_dtype, tensors)], names_of_dimensions(tensors), flags
+        bits = [*map(kind.is_conj, tensors)], [*map(kind.is_neg, tensors)]
+        flags = torch.is_grad_enabled(), [*map(_needs_grad, tensors)]
+        return *places, [*map(_dtype, tensors)], names_of_dimensions(tensors), *bits, [*map(type, tensors)], flags
 
     @property
     def form(self) -> tuple[object, ...]:

@@ -31,10 +31,10 @@ def have(attributes: Sequence[tuple[object, str, object]]) -> Check:
     return never if extension is None else partial(extension.have, *_columns(attributes))
 
 
-def are_of(objects: tuple[object, ...], classes: tuple[type, ...]) -> Check:
-    """Each object is of the class."""
+def are_of(objects: tuple[object, ...], classes: tuple[type, ...], dicts: tuple[object, ...]) -> Check:
+    """Each object is of the class, and that dict, unless it is None, holds its attributes."""
     extension = native.built()
-    return never if extension is None else partial(extension.are_of, objects, classes)
+    return never if extension is None else partial(extension.are_of, objects, classes, dicts)
 
 
 def _columns(rows: Sequence[tuple[object, str, object]]) -> tuple[tuple[object, ...], ...]:

@@ -1,7 +1,7 @@
 // Whether tensors and objects of Python are as they were, for the guards of regions, which ask this around each launch.
 //
-// Yes only where Python's own comparison, beside the caller, says yes too; where this says no, that one decides. What is
-// compared with belongs to the caller: tuples that hold every object, and bytes.
+// Yes only where Python's own comparison, beside the caller, says yes too; where this says no, that one decides. What
+// is compared with belongs to the caller: tuples that hold every object, and bytes.
 #pragma once
 #include <Python.h>
 
@@ -117,13 +117,22 @@ class Unchanged {
       return now == then;
     });
   }
-  static bool are_of(PyObject* objects, PyObject* classes) {
-    return each(objects, classes, classes, [](PyObject* object, PyObject* cls, PyObject*) {
-      return reinterpret_cast<PyObject*>(Py_TYPE(object)) == cls;
+  // Each object is of the class, and that dict holds its attributes, unless it is None.
+  static bool are_of(PyObject* objects, PyObject* classes, PyObject* dicts) {
+    return each(objects, classes, dicts, [](PyObject* object, PyObject* cls, PyObject* then) {
+      if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != cls) return false;
+      return then == Py_None || attributes(object) == then;
     });
   }
 
  private:
+  // Not to be followed: nothing holds it but the object. Null where it has none.
+  static PyObject* attributes(PyObject* object) {
+    PyObject* found = PyObject_GenericGetDict(object, nullptr);
+    found ? Py_DECREF(found) : PyErr_Clear();
+    return found;
+  }
+
   // Borrowed, and without the audit event that Python raises; null for other attributes.
   static PyObject* of_function(PyObject* function, PyObject* name) {
     auto is = [name](const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; };
@@ -183,7 +192,7 @@ class Unchanged {
   template <class Take>
   static bool draw(PyObject* tensors, Take take) {
     return quietly([&] {
-      if (!take(c10::GradMode::is_enabled())) return false;  // where it is off, nobody compares who needs a gradient
+      if (!take(c10::GradMode::is_enabled())) return false;
       for (Py_ssize_t i = 0, count = PyTuple_GET_SIZE(tensors); i < count; ++i) {
         PyObject* object = PyTuple_GET_ITEM(tensors, i);
         const at::Tensor& t = THPVariable_Unpack(object);
@@ -191,7 +200,8 @@ class Unchanged {
         if (has_names(t, 0)) return false;
         auto device = impl->device();
         auto sizes = impl->sizes(), strides = impl->strides();
-        bool same = take(reinterpret_cast<uint64_t>(Py_TYPE(object))) && take(address(t)) && take(impl->key_set().raw_repr()) &&
+        auto cls = reinterpret_cast<uint64_t>(Py_TYPE(object));
+        bool same = take(cls) && take(address(t)) && take(impl->key_set().raw_repr()) &&
                     take(uint64_t(t.scalar_type())) && take(impl->requires_grad()) && take(uint64_t(device.type())) &&
                     take(uint64_t(device.index())) && take(sizes.size());
         for (size_t j = 0; same && j < sizes.size(); ++j) same = take(sizes[j]) && take(strides[j]);
@@ -225,7 +235,9 @@ inline void define_unchanged(pybind11::module_& m) {
     return Unchanged::mean(spaces.ptr(), names.ptr(), values.ptr(), absent.ptr());
   });
   m.def("have", [](H owners, H names, H values) { return Unchanged::have(owners.ptr(), names.ptr(), values.ptr()); });
-  m.def("are_of", [](H objects, H classes) { return Unchanged::are_of(objects.ptr(), classes.ptr()); });
+  m.def("are_of", [](H objects, H classes, H dicts) {
+    return Unchanged::are_of(objects.ptr(), classes.ptr(), dicts.ptr());
+  });
 }
 
 }  // namespace grape
