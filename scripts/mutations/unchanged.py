@@ -125,7 +125,9 @@ ROWS = (
     ),
     Row(
         "unchanged: in Python, dicts of attributes",
-        edited("grape.runtime.guarding.guards", " and all(map(operator.is_, dicts, self._dicts_of))", ""),
+        edited(
+            "grape.runtime.guarding.guards", "return all(map(operator.is_, map(", "return all(map(lambda *_: True, map("
+        ),
         (TESTS, "-k", "hold_as_without"),
     ),
     Row(

@@ -14,6 +14,7 @@ import sys
 import types
 import weakref
 from collections.abc import Collection, Mapping
+from itertools import compress, repeat
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -162,8 +163,9 @@ class GuardSet:
         self._containers.remember()
         self._places = Places(self.tensors)
         self._handles = RemovableHandle.next_id
-        self._classes, self._dicts_of = tuple(map(type, self._objects)), tuple(map(attributes_of, self._objects))
-        self._are_of = are_of(self._objects, self._classes, self._dicts_of)
+        self._classes, dicts = tuple(map(type, self._objects)), tuple(map(attributes_of, self._objects))
+        self._has_dict, self._dicts_of = [one is not None for one in dicts], [one for one in dicts if one is not None]
+        self._are_of = are_of(self._objects, self._classes, dicts)
         self._have = have(
             [*self._attributes, *((function, "__code__", function.__code__) for function, _ in self._codes)]
         )
@@ -201,8 +203,11 @@ class GuardSet:
 
     def _same_classes(self) -> bool:
         """Of the objects, and that their attributes are in the dicts where they were."""
-        dicts = map(attributes_of, self._objects)
-        return [*map(type, self._objects)] == [*self._classes] and all(map(operator.is_, dicts, self._dicts_of))
+        if [*map(type, self._objects)] != [*self._classes]:
+            return False
+        owners = compress(self._objects, self._has_dict)
+        # As `attributes_of`, but for calls of Python.
+        return all(map(operator.is_, map(object.__getattribute__, owners, repeat("__dict__")), self._dicts_of))
 
     def begin_run(self) -> None:
         """Look at the modules' dicts of hooks themselves once: another cell may have put one there by hand."""
