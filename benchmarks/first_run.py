@@ -1,12 +1,17 @@
 """What the first runs of `model.generate` take, whose cache has another length at each token.
 
-    python benchmarks/first_run.py [--models gpt2 llama] [--tokens 80 1000] [--kinds greedy sampling] [--small]
+    python benchmarks/first_run.py [--models gpt2 llama] [--tokens 80 1000] [--kinds greedy sampling] [--without-cudnn]
+                                   [--small]
 
 GPT-2 124M and a Llama of 16 layers, fp16, batch 1, random weights; the default engine, as a person meets it. Each
 model, length and kind has a process of its own: a cold plain run, warm plain runs, the first run under `%%grape` with
 its report, the next ones, and plain runs beside the last. A token is a call of the model with a length that was never
 seen, so `first_over_warm` is also what a new length costs in calls as written. Every sample is written; results are
-compared with the plain run's, token by token.
+compared with the last plain run's in front of Grape, token by token.
+
+Over caches of more than some hundred tokens cuDNN's attention does not repeat its own bits, so that plain runs sample
+other tokens than plain runs; `plain_repeats` tells, and no run is judged then. `--without-cudnn` switches it off, in
+plain runs and under Grape: they repeat, and pay for no plans.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 torch.manual_seed(0)
 small, device = {small}, "{device}"
+torch.backends.cuda.enable_cudnn_sdp({cudnn})
 if "{model}" == "gpt2":
     config = GPT2Config(**(dict(n_layer=2, n_head=2, n_embd=32) if small else dict()))
 else:
@@ -50,42 +56,53 @@ tokens = model.generate(prompt, max_new_tokens={tokens}, min_new_tokens={tokens}
 LATER = 3
 
 
-def measure(model: str, tokens: int, kind: str, *, small: bool, device: str) -> dict[str, Any]:
+def measure(model: str, tokens: int, kind: str, *, small: bool, device: str, cudnn: bool = True) -> dict[str, Any]:
     from IPython.core.interactiveshell import InteractiveShell
 
     from grape.magics import load
 
     shell = InteractiveShell.instance()
-    run_cell(shell, SETUP.format(model=model, small=small, device=device))
+    run_cell(shell, SETUP.format(model=model, small=small, device=device, cudnn=cudnn))
     cell = CELL.format(tokens=tokens, sampling=kind == "sampling")
 
     def run(head: str = "") -> float:
         took, _, failed = run_cell(shell, head + cell)
         assert failed is None, failed
+        outputs.append(shell.user_ns["tokens"].tolist()[0])
         return took
 
+    outputs: list[list[int]] = []
     plain = [run() for _ in range(4)]
-    expected = shell.user_ns["tokens"]
+    expected = outputs[-1]
     load(shell)
-    serving, same, verdicts, grape, beside = Serving(), [], [], [], []
+    serving, verdicts, grape, beside = Serving(), [], [], []
     for number in range(2 + LATER):
         serving.set(True)
         grape.append(run("%%grape --no-widget\n"))
-        same.append(bool((shell.user_ns["tokens"] == expected).all()))
         verdicts.append(_verdict())
         if number >= 2:
             serving.set(False)
             beside.append(run())
+    served = [4, 5, *range(6, len(outputs), 2)]
+    written = [at for at in range(len(outputs)) if at not in served]
     warm = statistics.median([*plain[1:], *beside])
     return {
-        **{"model": model, "tokens": tokens, "kind": kind, "plain_s": plain, "grape_s": grape, "beside_s": beside},
+        **{"model": model, "tokens": tokens, "kind": kind, "cudnn": cudnn},
+        **{"plain_s": plain, "grape_s": grape, "beside_s": beside},
         "cold_s": plain[0],
         "warm_s": warm,
         "first_over_warm": grape[0] / warm,
         "later_speedup": warm / statistics.median(grape[2:]),
-        "identical": all(same),
+        "plain_repeats": all(outputs[at] == expected for at in written),
+        "identical": all(outputs[at] == expected for at in served),
+        "differ_from": [_first_difference(one, expected) for one in outputs],
         "verdicts": verdicts,
     }
+
+
+def _first_difference(one: list[int], other: list[int]) -> int | None:
+    """The first token that differs; None where all are the same."""
+    return next((at for at, (left, right) in enumerate(zip(one, other, strict=True)) if left != right), None)
 
 
 def _verdict() -> str:
@@ -99,6 +116,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["gpt2", "llama"], choices=("gpt2", "llama"))
     parser.add_argument("--tokens", nargs="+", type=int, default=[80, 1000])
     parser.add_argument("--kinds", nargs="+", default=["greedy", "sampling"], choices=("greedy", "sampling"))
+    parser.add_argument("--without-cudnn", action="store_true", help="attention of other kernels, which repeat")
     parser.add_argument("--small", action="store_true", help="tiny models on the CPU, which show that it runs")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=result_path("first_run"))
@@ -106,37 +124,31 @@ def main() -> None:
     device = "cpu" if arguments.small else "cuda"
     if arguments.one is not None:
         (model,), (tokens,), (kind,) = arguments.models, arguments.tokens, arguments.kinds
-        found = measure(model, tokens, kind, small=arguments.small, device=device)
+        cudnn = not arguments.without_cudnn
+        found = measure(model, tokens, kind, small=arguments.small, device=device, cudnn=cudnn)
         arguments.one.write_text(json.dumps(found | {"machine": machine()}))
         return
     rows: list[dict[str, Any]] = []
     for tokens in arguments.tokens:
         for model in arguments.models:
             for kind in arguments.kinds:
-                rows.append(_apart(model, tokens, kind, small=arguments.small))
+                flags = ["--small"] * arguments.small + ["--without-cudnn"] * arguments.without_cudnn
+                rows.append(_apart(model, tokens, kind, flags))
                 write(arguments.out, {"machine": rows[0].get("machine"), "rows": rows})
 
 
-def _apart(model: str, tokens: int, kind: str, *, small: bool) -> dict[str, Any]:
+def _apart(model: str, tokens: int, kind: str, flags: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         one = Path(folder) / "one.json"
-        command = [
-            sys.executable,
-            __file__,
-            "--models",
-            model,
-            "--tokens",
-            str(tokens),
-            "--kinds",
-            kind,
-            "--one",
-            str(one),
-        ]
-        done = subprocess.run([*command, *(["--small"] if small else [])], capture_output=True, text=True, check=False)
+        chosen = ["--models", model, "--tokens", str(tokens), "--kinds", kind, "--one", str(one)]
+        done = subprocess.run([sys.executable, __file__, *chosen, *flags], capture_output=True, text=True, check=False)
         if not one.is_file():
             return {"model": model, "tokens": tokens, "kind": kind, "failed": done.stderr[-600:]}
         found: dict[str, Any] = json.loads(one.read_text())
-    print(*(f"{key} {found[key]}" for key in ("model", "tokens", "kind", "identical", "verdicts")), flush=True)
+    print(
+        *(f"{key} {found[key]}" for key in ("model", "tokens", "kind", "plain_repeats", "identical", "verdicts")),
+        flush=True,
+    )
     figures = ("cold_s", "warm_s", "first_over_warm", "later_speedup")
     print(*(f"{key} {found[key]:.2f}" for key in figures), flush=True)
     return found

@@ -22,6 +22,9 @@ same cell may have more to do than last time."""
 LEAST_TIMED = 0.5
 """Of the operators that streams matched; where it is known of fewer what they take as written, the rest may be
 otherwise."""
+FEW_MATCHED = 0.5
+"""Of the operators of a cell: where fewer match, an earlier run as written tells rather than a larger estimate, which
+contains most of what it takes to look at the others."""
 MOST_UNKNOWN = 0.25
 """Of all operators of a cell: where no more matched without that being known, they are taken to have saved nothing."""
 
@@ -162,7 +165,7 @@ def estimate_streamed(
     plain_ms: float | None = None
     many = found.timed >= LEAST_TIMED * found.matched
     if many or found.matched - found.timed <= MOST_UNKNOWN * found.operators:
-        more = found.matched / found.timed if many else 1.0
+        more = found.matched / found.timed if many and found.timed else 1.0
         saved_ms = found.saved_ms * more
         saved_ms = max(0.0, saved_ms - drained_ms - found.waits_ms * more) if saved_ms > 0 else saved_ms
         plain_ms = max(0.0, wall_ms - own.total_ms - found.passing_ms + saved_ms)
@@ -172,7 +175,8 @@ def estimate_streamed(
     elif not same_work:
         basis = "this run had more or less to do than the one that was timed"
     timed = runs.plain if same_work else None
-    if timed is not None and (plain_ms is None or _agree(timed.ms, plain_ms)):
+    few = found.matched < FEW_MATCHED * found.operators
+    if timed is not None and (plain_ms is None or (few and plain_ms > timed.ms) or _agree(timed.ms, plain_ms)):
         plain_ms, basis = timed.ms, f"measured in run {timed.number} of this cell"
     return CellTime(wall_ms=wall_ms, plain_ms=plain_ms, basis=basis, own=own, served=served)
 

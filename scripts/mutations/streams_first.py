@@ -39,14 +39,18 @@ WHEN = rows_of(
     ("streams first: what cannot be told is never timed again", "led.untold >= most_untold or ", ""),
     (
         "streams first: what gains nothing is never timed",
-        " or (led.runs >= WARM and not led.gains and not led.timed)",
-        "",
+        " or is_due or",
+        " or",
     ),
-    ("streams first: the first run is doubted", "led.runs >= WARM and ", ""),
+    ("streams first: the first run is doubted", "led.runs >= WARM and not led.gains", "not led.gains"),
     ("streams first: what gains is doubted", "not led.gains and ", ""),
     ("streams first: what gains nothing is timed each time", " and not led.timed", ""),
-    ("streams first: little saved counts as a gain", ">= SURE * plain_ms", ">= 0"),
-    ("streams first: captures count against what was gained", "- later_ms >= SURE", "- time.wall_ms >= SURE"),
+    ("streams first: little saved counts as a gain", "share_saved >= SURE", "share_saved >= 0"),
+    (
+        "streams first: captures count against what was gained",
+        "(plain_ms - later_ms) / plain_ms",
+        "(plain_ms - time.wall_ms) / plain_ms",
+    ),
     ("streams first: what is on its way is doubted", " or found.waiting >= MOST_WAIT * operators", ""),
     ("streams first: what made it slower goes on", "slower or (", "("),
     ("streams first: what made it no faster goes on", "streamed > (1 - SIGNIFICANT) * as_written", "False"),
@@ -70,6 +74,13 @@ WHEN = rows_of(
     ("streams first: more is spent where nobody knows what it costs", "not led.untold and ", ""),
     ("streams first: more is spent without end", "led.runs < MOST_LEARNING and ", ""),
     ("streams first: any run may capture much", " and led.runs < YOUNG", ""),
+    ("streams first: what matches little is not timed early", " or is_early(led)", ""),
+    ("streams first: what matches is timed early", "led.matched < MATCHED and not led.clear", "not led.clear"),
+    ("streams first: what clearly gains is timed early", " and not led.clear", ""),
+    ("streams first: a run is timed early again and again", " and not led.early", ""),
+    ("streams first: what was paid before it was known is forgotten", "led=led, paid=paid", "led=led"),
+    ("streams first: what learns goes on whatever it has cost", "if early and paid <= MOST_PAID", "if early"),
+    ("streams first: regions look at shapes that grow", "not led.grows and ", ""),
 )
 
 AFTERWARDS = rows_of(

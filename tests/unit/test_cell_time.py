@@ -102,6 +102,16 @@ def test_an_earlier_plain_run_is_better_than_what_streams_say_they_saved(
     assert took.plain_ms == plain
 
 
+@pytest.mark.parametrize(("measured", "matched", "plain"), [(60.0, 0, 60.0), (60.0, 600, 100.0), (200.0, 0, 100.0)])
+def test_where_few_matched_an_earlier_plain_run_tells_rather_than_what_contains_the_looking(
+    measured: float, matched: int, plain: float
+) -> None:
+    found = streamed(matched=matched, timed=matched, saved_ms=0.0)
+    runs = CellRuns(plain=PlainRun(number=3, ms=measured))
+    took = estimate_streamed(110.0, OWN, found, runs, drained_ms=0.0)
+    assert took.plain_ms == plain and runs.plain == PlainRun(number=3, ms=measured)
+
+
 @pytest.mark.parametrize(("measured", "plain", "samples"), [(430.0, 430.0, None), (700.0, 450.0, 30)])
 def test_an_earlier_plain_run_is_better_unless_this_one_has_other_work(
     measured: float, plain: float, samples: int | None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from grape.model import CellTime, OwnTime, StreamEvidence
-from grape.model.stream import WAITING
+from grape.model.stream import GROWS, WAITING
 from grape.options import ENGINE, Options
 from grape.sessions.past.history import Past
 from grape.sessions.prospect import bar_over
@@ -37,6 +37,7 @@ def run(
     waiting: int = 0,
     rested: int = 0,
     captured: int = 0,
+    growing: int = 0,
     capture_ms: float = 0.0,
     as_written_ms: float = 1000.0,
 ) -> Past:
@@ -46,7 +47,7 @@ def run(
         matched=matched,
         issued=0,
         recorded=0,
-        as_written=((WAITING, waiting),),
+        as_written=((WAITING, waiting), (GROWS, growing)),
         segments=0,
         partial=0,
         iterations=0,
@@ -153,16 +154,41 @@ def test_a_run_is_timed_as_written_once_where_a_warm_one_saved_little(kind: dict
     assert not has_to_be_timed(run(past, **kind)), "streams made it faster, whatever they can tell"
 
 
-@pytest.mark.parametrize("kind", [{"saved": 0.16}, {"saved": 0.0, "waiting": 60, "matched": 1}, {"refused": True}])
+@pytest.mark.parametrize("kind", [{"saved": 0.16}, {"saved": 0.0, "waiting": 60, "matched": 71}, {"refused": True}])
 def test_no_run_is_timed_where_streams_gain_or_are_on_their_way_or_were_refused(kind: dict[str, Any]) -> None:
     assert not has_to_be_timed(run(run(None), **kind))
 
 
-def test_however_long_most_of_it_waits_for_its_captures_no_run_is_timed() -> None:
-    past = run(None)
+EARLY = {"saved": 0.0, "matched": 1, "waiting": 60}
+
+
+def test_while_little_matches_one_run_is_timed_and_however_long_it_waits_for_captures_no_other() -> None:
+    past = run(run(None), **EARLY)
+    assert has_to_be_timed(past)
+    past = timed(past, 1000)
     for _ in range(12):
-        past = run(past, saved=0.0, matched=1, waiting=60)
-    assert not has_to_be_timed(past)
+        past = run(past, **EARLY)
+        assert past.led is not None and not has_to_be_timed(past)
+
+
+def test_what_clearly_gains_is_not_timed_however_little_matches() -> None:
+    assert not has_to_be_timed(run(run(None), saved=0.3, matched=60, captured=1))
+    assert has_to_be_timed(run(run(None), saved=0.29, matched=60, captured=1)), "estimates are off by as much"
+
+
+def test_how_long_it_may_learn_is_decided_by_what_it_takes_as_written() -> None:
+    """What the first warm run cost, of which the estimate saw nothing, counts."""
+    past = timed(run(run(None), **EARLY), 800)
+    assert past.led is not None and past.paid == pytest.approx(0.25, abs=0.01)
+    for saved in (-0.15, -0.15, 0.0):
+        past = run(past, **{**EARLY, "saved": saved})
+    assert past.led is not None and not past.led.learns, "enough was paid before the last one"
+    given_up = timed(run(run(None), **EARLY), 600)
+    assert given_up.streamless == "operator streams made it slower (0.60 -> 1.00 s)"
+
+
+def test_regions_do_not_look_at_shapes_that_grow() -> None:
+    assert looked_at_after() and looked_at_after(growing=1) is None
 
 
 def test_runs_of_other_work_are_timed_again_where_nothing_tells_what_they_save() -> None:

@@ -53,12 +53,18 @@ class Led:
     """What the last run took, but for captures, which later ones do not repeat."""
     gains: bool = True
     """The last run saved some time, as far as is known; or too little of it matched yet to tell."""
+    clear: bool = False
+    """The last run saved so much that no estimate is off by that."""
     learns: bool = False
     """Graphs were made in the last run, or were still to be made."""
     invested: bool = False
     """Graphs were made in one of its runs."""
     timed: bool = False
     """One of its runs went as written, and what streams take has been compared with that."""
+    early: bool = False
+    """The same while graphs were made, and most of it did not match yet."""
+    grows: bool = False
+    """Its shapes grow: regions would capture each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

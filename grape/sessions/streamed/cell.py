@@ -335,6 +335,6 @@ class StreamedSession:
     def _time(
         self, found: StreamEvidence | None, runs: CellRuns, *, finished: bool, same_work: bool = True
     ) -> CellTime:
-        if found is None or not found.matched:
+        if found is None or not found.operators:
             return self._clock.time(CallsAccount(), runs, finished=finished)
         return self._clock.streamed_time(found, runs, drained_ms=self._drained_ms, same_work=same_work)

@@ -111,11 +111,11 @@ class Engine {
     Written written;
     Places::Placer placer;
     FirstVisits::Visit visit;
+    bool sampling, aside;
     {
       auto lock = lock_.take();
-      bool sampling = (++counts.seen & 63) == 0;
+      sampling = (++counts.seen & 63) == 0, aside = !follower_.fragment() || !follower_.fragment()->live;
       pending_.sample(sampling);
-      bool aside = !follower_.fragment() || !follower_.fragment()->live;
       counts.aside += aside;
       auto begin = sampling ? Clock::now() : Clock::time_point();
       decision = open_ ? decider_.decide(op, *stack, signature) : Decision::Run;  // another thread may have paused it
@@ -160,7 +160,9 @@ class Engine {
     auto lock = lock_.take();
     if (!open_) return;  // its own kernel closed the session
     if (decision == Decision::Record && learner_.records(recording)) return decider_.record(op, *stack, signature, warned > 0);
+    auto begin = sampling && aside ? Clock::now() : Clock::time_point();
     decider_.observe(op, *stack, signature);
+    if (sampling && aside) counts.aside_ns += (Clock::now() - begin).count();
     if (times) spend(lap_time_.deferring, ended);
   }
 
