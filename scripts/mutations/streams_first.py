@@ -140,13 +140,6 @@ SERVED = (
         " learner_.go_on(fragment, context);",
         " {}",
     ),
-    _row(
-        "leaving a fragment late is a failure",
-        (CONTRACT, "-k", "left_late"),
-        "follower.h",
-        "if (is_early() && !fragment_->jumped && ++fragment_->failed",
-        "if (++fragment_->failed",
-    ),
 )
 
 THREADS = rows_of(

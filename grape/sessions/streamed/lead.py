@@ -92,9 +92,9 @@ def has_to_be_timed(past: Past | None) -> bool:
 
 
 def is_early(led: Led) -> bool:
-    """True where a warm run served little and later ones will serve more. Looking on takes a third of training that waits
-    for the host, and estimates see the lesser part of it: how long such a cell may learn has to be decided by what it
-    takes as written (decision 038).
+    """True where a warm run served little and later ones will serve more. To look on takes a third of training that
+    waits for the host, and estimates see the lesser part of it: how long such a cell may learn has to be decided by
+    what it takes as written (decision 038).
     """
     return led.learns and led.runs >= WARM and led.matched < MATCHED and not led.clear and not led.early
 
