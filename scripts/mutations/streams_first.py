@@ -70,7 +70,7 @@ WHEN = rows_of(
     ("streams first: only the first two runs capture much", "not led.invested and ", "False and "),
     ("streams first: what has made graphs may capture much", "not led.invested and ", ""),
     ("streams first: graphs of later runs are made few by few", " or learns or ", " or "),
-    ("streams first: more is spent whatever it has cost", " and past.paid < MOST_PAID / 2", ""),
+    ("streams first: more is spent whatever it has cost", " and past.paid < most", ""),
     ("streams first: more is spent where nobody knows what it costs", "not led.untold and ", ""),
     ("streams first: more is spent without end", "led.runs < MOST_LEARNING and ", ""),
     ("streams first: any run may capture much", " and led.runs < YOUNG", ""),
@@ -78,8 +78,13 @@ WHEN = rows_of(
     ("streams first: what matches is timed early", "led.matched < MATCHED and not led.clear", "not led.clear"),
     ("streams first: what clearly gains is timed early", " and not led.clear", ""),
     ("streams first: a run is timed early again and again", " and not led.early", ""),
-    ("streams first: what was paid before it was known is forgotten", "led=led, paid=paid", "led=led"),
-    ("streams first: what learns goes on whatever it has cost", "if early and paid <= MOST_PAID", "if early"),
+    (
+        "streams first: what was paid before it was known is forgotten",
+        "led=led, paid=min(paid, MOST_PAID / 2)",
+        "led=led",
+    ),
+    ("streams first: what learns is given up for one run", "min(paid, MOST_PAID / 2)", "paid"),
+    ("streams first: what cost much in its first run makes no graphs", "MOST_PAID if led.early else ", ""),
     ("streams first: regions look at shapes that grow", "not led.grows and ", ""),
 )
 

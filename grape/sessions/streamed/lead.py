@@ -74,7 +74,8 @@ def is_young(owner: Engine, place: CellKey | tuple[str, int], past: Past | None)
     """
     if past is not None and past.led is not None and past.streamed:
         led = past.led
-        learns = led.learns and not led.untold and led.runs < MOST_LEARNING and past.paid < MOST_PAID / 2
+        most = MOST_PAID if led.early else MOST_PAID / 2
+        learns = led.learns and not led.untold and led.runs < MOST_LEARNING and past.paid < most
         return led.runs < WARM or learns or (not led.invested and led.runs < YOUNG)
     if past is not None:
         return not past.streamed
@@ -176,9 +177,9 @@ def after_timed_run(past: Past, time: CellTime | None) -> Past:
     early = is_early(past.led)
     led = replace(past.led, untold=0, timed=not past.led.learns, early=past.led.early or early)
     as_written, streamed = time.wall_ms, led.wall_ms
-    paid = past.paid + max(0.0, (streamed - LEAST_MS) / as_written - 1) if as_written else past.paid
-    if early and paid <= MOST_PAID:
-        return replace(past, led=led, paid=paid)
+    if early and as_written:
+        paid = past.paid + max(0.0, (streamed - LEAST_MS) / as_written - 1)
+        return replace(past, led=led, paid=min(paid, MOST_PAID / 2))
     slower = streamed > (1 + SIGNIFICANT) * as_written + LEAST_MS
     if slower or (not led.learns and streamed > (1 - SIGNIFICANT) * as_written):
         pair = waited_pair(as_written, streamed)
