@@ -183,7 +183,7 @@ def test_how_long_it_may_learn_is_decided_by_what_it_takes_as_written() -> None:
     assert timed(run(run(None), **EARLY), 300).paid == 0.25
     assert is_young(ENGINE_OF_NO_RUNS, ("a", 1), past)
     for young in (True, False):
-        past = run(past, **{**EARLY, "saved": -0.15})
+        past = run(past, **{**EARLY, "saved": -0.15}, captured=1)
         assert past.led is not None and past.led.learns
         assert is_young(ENGINE_OF_NO_RUNS, ("a", 1), past) == young
     past = run(past, **{**EARLY, "saved": -0.15})
