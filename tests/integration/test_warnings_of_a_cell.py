@@ -12,6 +12,7 @@ from IPython.utils.capture import capture_output
 
 from grape.magics import load
 from grape.quiet import without_warnings
+from grape.sessions import process
 
 SETUP = """\
 import re, warnings
@@ -115,6 +116,37 @@ def test_a_warning_names_the_line_that_its_level_says(shell: InteractiveShell, n
     assert plain and {line for _, line in plain} <= {4, 5, 9}
     assert [shown(shell, setup, f"%%grape --no-widget --engine {engine}\n" + cell) for _ in range(2)] == [plain, plain]
     shell.run_line_magic("grape", "undo")
+    assert warnings.warn is warn
+
+
+BLOCKS = ["torch.inference_mode(False)", "own_mode"]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_levels_count_after_looking_ended_in_a_block(shell: InteractiveShell, block: str) -> None:
+    """The tracer cannot leave the stack of modes there: it stands between a warning and its line to the block's end."""
+    load(shell)
+    setup = """\
+from torch.utils._python_dispatch import TorchDispatchMode
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+own_mode = Mode()
+net.register_full_backward_hook(lambda *given: None)
+xs = torch.randn(8, 2, 8)
+"""
+    cell = f"""\
+with {block}:
+    for i, x in enumerate(xs):
+        if i == 3:
+            aside()
+        net(x).sum().backward()
+"""
+    shell.user_ns["aside"] = lambda: None
+    plain, warn = shown(shell, setup, "# a line in the place of the magic\n" + cell), warnings.warn
+    assert [line for _, line in plain] == [6]
+    shell.user_ns["aside"] = lambda: process.engine().stand_aside()
+    assert shown(shell, setup, "%%grape --no-widget --engine regions\n" + cell) == plain
     assert warnings.warn is warn
 
 

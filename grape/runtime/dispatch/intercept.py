@@ -288,8 +288,9 @@ class Interceptor:
             set_stepper(None)
             self._unwatch()
             self._uncompiled()
-            self._uncounted()
             let_through(self)
+        if not self.context.tracer.on_stack:  # in a block that it cannot leave its frames stand between still
+            self._uncounted()
 
     def _unpatch_modules(self) -> None:
         if self._original is not None:
@@ -303,9 +304,8 @@ class Interceptor:
 
     def enter(self, region: Region, arguments: dict[str, object]) -> Any:
         """Call one of the `outlined` regions, which is a candidate as any other, with the values of names."""
-        if busy.now or not self.serves or (not self.active.free and not self.active.repeats(region, None)):
-            return region.function(**arguments)
-        if self._stands_aside():
+        free = self.active.free
+        if busy.now or not self.serves or not (free or self.active.repeats(region, None)) or self._stands_aside():
             return region.function(**arguments)
         return self.active.enter(region, (), arguments)
 
