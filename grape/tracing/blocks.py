@@ -47,9 +47,18 @@ _OTHERWISE: dict[str, Callable[..., object]] = {
 for one of a subclass then, computes vectors beside values, and these have other last bits. Norms only of some orders;
 backward passes only with nodes that ask for subclasses.
 """
-_NODES = frozenset({"ProdBackward0", "ProdBackward1", "CumprodBackward0", "OrmqrBackward0", "LinalgDetBackward0"})
+_NODES = frozenset(
+    {
+        "ProdBackward0",
+        "ProdBackward1",
+        "CumprodBackward0",
+        "OrmqrBackward0",
+        "LinalgDetBackward0",
+        "LinalgMatrixExpBackward0",
+    }
+)
 """Found with all samples that torch has for its own tests of operators (`op_db`, torch 2.11 and 2.13), on the CPU, in
-first and second order, with and without a mode."""
+first and second order, with and without a mode. The last one's bits are the same: its graph and strides are not."""
 _FILLED = "MaskedFillBackward1"
 """As well, where the value that is filled in needs a gradient."""
 _MADE = torch.Tensor.__new__

@@ -96,9 +96,12 @@ _ARITHMETIC = {"add", "sub", "subtract", "mul", "multiply", "div", "divide", "tr
 
 
 def _takes_numbers(name: str) -> bool:
-    """True of operators that torch lets Python call with a number in the place of a tensor."""
+    """True of operators that torch lets Python call with a number in the place of a tensor.
+
+    `prims` are all of them: what forward derivatives are made of multiplies by numbers, and has them of one type.
+    """
     base = name.removeprefix("aten::").split(".")[0].removesuffix("_")
-    return base in _ARITHMETIC or base in ("to", "_to_copy", "copy")
+    return name.startswith("prims::") or base in _ARITHMETIC or base in ("to", "_to_copy", "copy")
 
 
 def issue(function: _Function, args: Args, kwargs: Kwargs) -> object:

@@ -23,6 +23,7 @@ ROWS = (
         ("operators in kernels not cast", "(key for key in casts if key in way.casts)]", "()]"),
         ("operators cast that autocast has cast", "if name not in _CAST_BY_OTHERS[device] and not", "if not"),
         ("numbers of TorchScript not taken", "type(args[i]) in _NUMBERS:", "False:"),
+        ("numbers of forward derivatives taken", 'name.startswith("prims::") or', "False or"),
         (
             "a handler of the person's runs with other keys",
             "if way is None or blocks.in_mode:",

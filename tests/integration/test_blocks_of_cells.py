@@ -117,6 +117,7 @@ BACKWARD = {
     "prod": "h.prod(1).sum()",
     "cumprod": "h.cumprod(1).sum()",
     "det": "torch.linalg.det(h[:, :4])",
+    "matrix_exp": "torch.linalg.matrix_exp(h[:, :4]).sum()",
     "masked_fill": "(h.masked_fill(h > 0, h.mean()) * h.detach().exp()).sum()",
 }
 
@@ -128,6 +129,8 @@ inputs, wide = torch.randn(4, 8), nn.Linear(8, 6)
 def f(x):
     h = torch.tanh(wide(x))
     return {BACKWARD[name]}
+def nodes(node, deep=8):
+    return node and deep and [node.name(), *(nodes(one, deep - 1) for one, _ in node.next_functions)]
 """
     cell = """\
 for i in range(12):
@@ -136,7 +139,7 @@ for i in range(12):
     loss.backward()
     log.append(wide.weight.grad.tolist())
     gradients = torch.autograd.grad(f(inputs), wide.parameters(), create_graph=True)
-    log.append([one.tolist() for one in gradients])
+    log.append([(one.tolist(), nodes(one.grad_fn)) for one in gradients])
     log.append(torch.autograd.grad(gradients[0].pow(2).sum(), wide.weight)[0].tolist())
 """
     is_as_plain(shell, cell, setup)

@@ -295,6 +295,13 @@ def test_numbers_come_to_operators_that_take_tensors_as_such() -> None:
     assert given(torch.ops.aten.mul.Tensor, torch.ones(2, dtype=torch.int32), 2.5).dtype == torch.float32
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_forward_derivatives_multiply_by_numbers(mode: Callable[..., Any]) -> None:
+    """torch has some of them in Python, of `prims`: they take numbers for tensors, and mix no types."""
+    derivative, x = torch.func.hessian(lambda x: (((x + 3.0) % 2.5 - 1.5) ** 2).sum()), torch.tensor([3.0, 1.0])
+    assert same(derivative(x), mode(lambda: derivative(x)))
+
+
 def given(function: Any, *args: Any) -> Any:
     """What `issue` makes of arguments that a mode was given."""
     made = []
