@@ -441,13 +441,20 @@ def first_run_table() -> str:
     """Markdown: `generate`, warm and plain, in its first run under Grape, and later."""
     found = json.loads((RESULTS / "first_run.json").read_text())
     names = {"gpt2": "GPT-2 124M", "llama": "Llama, 16 layers"}
-    rows = [("model", "tokens", "kind", "plain, warm", "first run", "of plain", "later runs"), ("---",) * 7]
+    heads = ("model", "tokens", "kind", "plain, warm", "first run", "of plain", "later runs", "tokens under Grape")
+    rows = [heads, ("---",) * len(heads)]
     for row in found["rows"]:
         times = (f"{row['warm_s']:.2f} s", f"{row['grape_s'][0]:.2f} s", f"{row['first_over_warm']:.2f}")
-        rows.append(
-            (names[row["model"]], str(row["tokens"]), row["kind"], *times, f"{row['later_speedup']:.1f}x faster")
-        )
+        kind = row["kind"] + ("" if row.get("cudnn", True) else ", without cuDNN's attention")
+        later = f"{row['later_speedup']:.1f}x faster"
+        rows.append((names[row["model"]], str(row["tokens"]), kind, *times, later, _tokens(row)))
     return f"{markdown(rows)}\n\n{where(found['machine'])}."
+
+
+def _tokens(row: dict[str, Any]) -> str:
+    if row["identical"]:
+        return "the same"
+    return "others, and plain runs differ from plain runs" if row.get("plain_repeats") is False else "others"
 
 
 def cold_table() -> str:
