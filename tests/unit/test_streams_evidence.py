@@ -286,14 +286,17 @@ def test_the_next_step_of_a_cell_that_trains_nothing() -> None:
         streams=(served,), torch_ran=True,
     )  # fmt: skip
     said = next_step(build_report(known, ()))
-    assert (
-        said
-        == "nothing is trained here: %%grape --engine regions, run twice, may skip the Python of whole calls as well"
-    )
+    measured = "%grape whatif model(...), with your call, measures torch.compile and other ways"
+    regions = "nothing is trained here: %%grape --engine regions, run twice, may skip the Python of calls as well"
+    assert said == f"{regions}; {measured}"
+    trains = replace(known, streams=(replace(served, backwards=3),))
+    left = replace(known, engine="regions", streams=(), as_written="operator streams made it no faster")
+    assert [next_step(build_report(one, ())) for one in (trains, left)] == [measured] * 2
     others = [
-        replace(known, streams=(replace(served, backwards=3),)),
         replace(known, streams=(replace(served, matched=500),)),
-        replace(known, wall_ms=200.0),
+        replace(known, wall_ms=40.0),
+        replace(left, engine="streams"),
+        replace(left, torch_ran=False),
         replace(known, cuda=False),
         replace(known, file="train.py"),
         replace(known, streams=()),
