@@ -159,9 +159,10 @@ def grape(
 
     def after() -> dict[str, Any]:
         import grape as package
+        from grape.render.verdict.next_step import next_step
 
         report = package.last
-        return told(report.to_dict()) if report is not None else {}
+        return {**told(report.to_dict()), "next": next_step(report)} if report is not None else {}
 
     return Variant(
         job=plain,

@@ -44,7 +44,7 @@ def losses(found: Sequence[Found]) -> str:
             if (theirs := ratio(columns.get(name))) is not None and is_behind(mine, columns[name])
         }
         more = mine.get("more", {})
-        said = [part[:180] for part in (more.get("verdict", ""), *more.get("findings", [])[:2]) if part]
+        said = [part[:180] for part in (more.get("verdict"), *more.get("findings", [])[:2], more.get("next")) if part]
         for name, (theirs, theirs_whole) in rivals.items():
             against = f"{value / theirs:.3f}x", f"{whole / theirs_whole:.3f}x"
             table.append((row, name, *against, "; ".join(said)))
