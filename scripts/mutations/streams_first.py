@@ -77,6 +77,7 @@ WHEN = rows_of(
     ("streams first: what matches little is not timed early", " or is_early(led)", ""),
     ("streams first: what matches is timed early", "led.matched < MATCHED and not led.clear", "not led.clear"),
     ("streams first: what clearly gains is timed early", " and not led.clear", ""),
+    ("streams first: a gain is as clear however little matches", " * (1 - share)", ""),
     ("streams first: a run is timed early again and again", " and not led.early", ""),
     (
         "streams first: what was paid before it was known is forgotten",

@@ -37,7 +37,7 @@ SURE = 0.15
 estimates, off by 7% in the median, told of no loss. What saves less is timed as written, once.
 """
 CLEAR = 0.3
-"""The same while little of it matches: estimates contain most of what it takes to look at the rest."""
+"""The same while little of it matches, of what does not: estimates contain most of what it takes to look at that."""
 WARM = 2
 """The first run that tells what later ones will be like; until then more may be spent on captures."""
 YOUNG = 4
@@ -144,7 +144,7 @@ def after_led_run(
         untold=led.untold + 1 if found is not None and plain_ms is None else 0,
         wall_ms=later_ms,
         gains=gains,
-        clear=share_saved >= CLEAR,
+        clear=share_saved >= CLEAR * (1 - share),
         learns=learning,
         invested=led.invested or made["captured"] > 0,
         timed=led.timed,
