@@ -88,8 +88,13 @@ def test_without_any_capture_the_timeline_prices_it() -> None:
 
 
 def test_without_any_measurement_no_price_is_named() -> None:
-    (finding,) = gr201.check(cell(region(shapes=shapes(*LENGTHS[:2]))))
+    (finding,) = gr201.check(cell(region(shapes=shapes(*LENGTHS[:2], counts=[4, 6]))))
     assert finding.message == "`step` was called with 2 shapes of `x` in 10 calls"
+
+
+def test_calls_whose_shapes_nobody_saw_are_not_counted() -> None:
+    (finding,) = gr201.check(cell(region(calls=20, shapes=shapes(*LENGTHS[:2]))))
+    assert finding.message == "`step` was called with 2 shapes of `x` in the 2 of 20 calls looked at"
 
 
 def test_only_the_arguments_that_vary_are_named() -> None:

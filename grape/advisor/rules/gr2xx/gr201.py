@@ -42,8 +42,10 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
 
 
 def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts) -> Finding | None:
+    counted = min(region.calls, sum(count.calls for count in region.shapes))
     if region.outcome == "observed" and region.calls <= _FEW and not any(count.captured for count in region.shapes):
         return None
+    calls = f"{counted} calls" if counted == region.calls else f"the {counted} of {region.calls} calls looked at"
     explained = {growth.argument for growth in growing(region.shapes)}
     spoken = Arguments(evidence, region)
     changing = [name for name in _varying(region) if name not in explained]
@@ -64,7 +66,7 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts
     return Finding(
         code=CODE,
         severity="hint" if served else "costly",
-        message=f"`{region.name}` was called with {distinct} shapes of {spoken.listed(varying)} in {region.calls} calls"
+        message=f"`{region.name}` was called with {distinct} shapes of {spoken.listed(varying)} in {calls}"
         + _price(
             captured=len(captured),
             shapes=len(region.shapes),
