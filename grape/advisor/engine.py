@@ -141,8 +141,17 @@ def _covers(other: Finding, finding: Finding, regions: dict[str, RegionEvidence]
     part, of = regions.get(other.region), regions.get(finding.region)
     if part is not None and of is not None and part is not of and _same_loop(part, of):
         return gain > 0 or (gain == 0 and (part.at.line, part.name) < (of.at.line, of.name))
+    if gain >= 0 and finding.at == other.at and _holds(part, finding) and not _holds(of, finding):
+        return True  # a function, and who calls it
     inside = finding.region in ancestors(other.region, regions)
     return (inside and gain >= 0) or (gain > 0 and other.region in ancestors(finding.region, regions))
+
+
+def _holds(region: RegionEvidence | None, finding: Finding) -> bool:
+    """True where the finding's line is one of the region's own."""
+    if region is None or region.end_line is None or finding.at is None or finding.at.file != region.at.file:
+        return False
+    return region.at.line <= finding.at.line <= region.end_line
 
 
 def _same_loop(part: RegionEvidence, other: RegionEvidence) -> bool:

@@ -58,6 +58,14 @@ def test_a_line_in_two_splits_of_one_loop_is_one_finding() -> None:
     assert at_five == ["loop at line 2, from line 3", "loop at line 9, from line 5"]
 
 
+def test_a_line_of_a_function_is_told_once_where_who_calls_it_is_no_region_around_it() -> None:
+    """It was called elsewhere first."""
+    function = stopped("batch", line=4, end_line=7, traces=(reading(5),))
+    calling = stopped("loop at line 12", line=12, end_line=17, loop_line=12, traces=(reading(5),))
+    at_five = [finding.region for finding in advise(cell(calling, function)) if finding.at == at(5)]
+    assert at_five == ["batch"]
+
+
 def test_the_members_of_an_ensemble_share_a_finding() -> None:
     refused = Refused.because(Reason.NEEDS_GRADIENTS, more="")
     names = "Net #3", "Net", "Net #2", "Other #2"

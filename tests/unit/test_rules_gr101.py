@@ -158,6 +158,14 @@ def test_an_index_of_one_element_is_read() -> None:
     assert finding.message.startswith("the index of `boxes[i]` makes the CPU wait for the GPU")
 
 
+def test_a_slice_between_tensors_reads_them() -> None:
+    reads = trace(item(line=2), item(line=2), reads=[(0, None, 3, 5), (1, None, 4, 5)])
+    for index, subject in (("i:i+8", "the index of `data[i:i+8]`"), ("0:8", "reading a value")):
+        (finding,) = gr101.check(cell(trace=reads, source=f"for i in order:\n    y = data[{index}]\n"))
+        assert finding.message.startswith(f"{subject} makes the CPU wait for the GPU")
+        assert ("`.tolist()`" in (finding.advice or "")) == (index == "i:i+8")
+
+
 def test_what_torch_keeps_on_the_cpu_is_no_wait_on_the_tape() -> None:
     step = at(95, file="/usr/lib/python3.11/site-packages/torch/optim/optimizer.py", function="_get_value")
     reads = trace(item(line=2, inner=step), item(line=2, inner=step), reads=[(0, None, 1, 5), (1, None, 2, 5)])

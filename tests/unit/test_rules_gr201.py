@@ -88,8 +88,23 @@ def test_without_any_capture_the_timeline_prices_it() -> None:
 
 
 def test_without_any_measurement_no_price_is_named() -> None:
-    (finding,) = gr201.check(cell(region(shapes=shapes(*LENGTHS[:2]))))
+    (finding,) = gr201.check(cell(region(shapes=shapes(*LENGTHS[:2], counts=[4, 6]))))
     assert finding.message == "`step` was called with 2 shapes of `x` in 10 calls"
+
+
+def test_calls_whose_shapes_nobody_saw_are_not_counted() -> None:
+    (finding,) = gr201.check(cell(region(calls=20, shapes=shapes(*LENGTHS[:2]))))
+    assert finding.message == "`step` was called with 2 shapes of `x` in the 2 of 20 calls looked at"
+
+
+def test_a_sum_that_begins_as_a_number_is_no_matter_of_lengths() -> None:
+    """Nor is an argument that is left out."""
+    seen = shapes({"x": (8, 3)}, {"x": (8, 3), "total": ()}, counts=[5, 5])
+    (finding,) = gr201.check(cell(region("loop at line 2", shapes=seen, loop_line=2)))
+    assert finding.message == "`loop at line 2` was called with and without a tensor as `total` in 10 calls"
+    assert finding.advice is not None and finding.advice.startswith("make `total` a tensor before the loop")
+    (finding,) = gr201.check(cell(region(shapes=seen)))
+    assert finding.advice == "pass a tensor as `total` always or never, so that calls share graphs"
 
 
 def test_only_the_arguments_that_vary_are_named() -> None:

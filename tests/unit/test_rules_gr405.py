@@ -128,6 +128,23 @@ def test_a_module_that_a_training_function_of_another_cell_calls_needs_its_gradi
         assert finding.advice is not None and finding.advice.startswith(advice)
 
 
+def test_a_module_inside_of_one_that_is_trained_needs_its_gradients() -> None:
+    refused = Refused.because(Reason.NEEDS_GRADIENTS, more="")
+    outer = region("Net (net)", line=3, outcome="observed", calls=3)
+    inner = region("Linear", line=9, traces=(trace(needs_grad=True),), refused=refused, outcome="refused")
+    inner = replace(inner, parent="Net (net)", at=replace(inner.at, file="In[2]"))
+    train = "def train(xs):\n    for x in xs:\n        net(x).backward()\n"
+    (finding,) = gr405.check(cell(outer, inner, source=train))
+    assert finding.advice is not None and finding.advice.startswith("its gradients are used outside of it")
+
+
+def test_an_array_becomes_a_tensor_before_the_call() -> None:
+    for what, advice in (("numpy.ndarray", "make it a tensor before"), ("Buffer", "move what is named out of it")):
+        refused = Refused.because(Reason.ARGUMENTS, at(3), what=f"`state` is a `{what}`, which no guard can compare")
+        (finding,) = gr405.check(cell(region(outcome="refused", refused=refused)))
+        assert finding.advice is not None and finding.advice.startswith(advice)
+
+
 def test_a_region_inside_of_one_that_records_gradients_is_the_same_finding() -> None:
     refused = Refused.because(Reason.NEEDS_GRADIENTS, more="")
     fields = {"traces": (trace(needs_grad=True),), "refused": refused, "outcome": "refused"}

@@ -123,7 +123,7 @@ class CellSource:
     def subscript(self, at: Position | None) -> str | None:
         """The first indexing expression on that line whose index is no constant."""
         for source, node in self._on_line(at):
-            if isinstance(node, ast.Subscript) and not isinstance(node.slice, (ast.Constant, ast.Slice)):
+            if isinstance(node, ast.Subscript) and not _is_constant(node.slice):
                 return source.text(node)
         return None
 
@@ -319,3 +319,9 @@ def _ends_loop(node: ast.stmt) -> bool:
     if isinstance(node, (ast.If, ast.With, ast.Try)):
         return any(_ends_loop(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
     return False
+
+
+def _is_constant(index: ast.expr) -> bool:
+    """True for a number, and for a slice between numbers."""
+    bounds = (index.lower, index.upper, index.step) if isinstance(index, ast.Slice) else (index,)
+    return all(bound is None or isinstance(bound, ast.Constant) for bound in bounds)

@@ -212,6 +212,8 @@ class Observer:
         or why there are none.
         """
         region = self._region
+        if not call.trace.ops and not escapes:
+            return Refused.because(Reason.NO_WORK, region.at)
         if isinstance(guards, GuardSet):
             parallel = refuse_parallel(guards, region.at)
             if parallel is not None:

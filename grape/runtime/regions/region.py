@@ -32,6 +32,7 @@ from .region_evidence import evidence_of
 from .region_state import LATELY, RegionState
 from .replays import Replays
 from .specialization import Specialization
+from .workless import reaches_no_tensor
 
 INTERLEAVE = 4
 """Once a graph replays, every so many calls one runs eagerly until there are `FEWEST_SAMPLES` times of both."""
@@ -193,7 +194,10 @@ class Region(RegionState):
         try:
             return flatten((args, kwargs), "args")
         except Unsupported as unsupported:
-            self.refuse(Refused.because(Reason.ARGUMENTS, self.at, what=unsupported))
+            if self.loop_line is None and reaches_no_tensor(self.root, args, kwargs):
+                self.refuse(Refused.because(Reason.NO_WORK, self.at))
+            else:
+                self.refuse(Refused.because(Reason.ARGUMENTS, self.at, what=unsupported))
             return None
 
     def _serve_eagerly(

@@ -44,6 +44,7 @@ _ADVICE = {
     "print": "print after the loop, or every n-th iteration; keep the values in a list of detached tensors until then",
     "transfer-out": "keep the tensor on the GPU; copy once after the loop",
     "host-read": f"keep the value as a tensor, and {_READ_LATER}",
+    "index": "read all that are needed at once, before the loop (`.tolist()`), or index once with a tensor of them all",
     "seldom": "it is read seldom already: read it outside of what repeats, so that the rest can be captured",
 }
 
@@ -106,7 +107,7 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
 def _way_out(evidence: CellEvidence, site: Site, written: str | None) -> str:
     if cell_source(evidence).every_nth(site.user):
         return _ADVICE["seldom"]
-    way = "print" if site.construct == "print" else site.kind
+    way = "print" if site.construct == "print" else "index" if _index(evidence, site) and not written else site.kind
     return _kept(written) if way == "host-read" and written else _ADVICE[way]
 
 
@@ -125,8 +126,13 @@ def _operator(evidence: CellEvidence, site: Site) -> str:
     """An index that is a tensor of one element is read like a number."""
     if site.op is None:
         return "a synchronization"
-    index = cell_source(evidence).subscript(site.user) if site.kind == "host-read" and not site.library else None
+    index = _index(evidence, site)
     return f"the index of `{index}`" if index else operator_name(site.op)
+
+
+def _index(evidence: CellEvidence, site: Site) -> str | None:
+    reads = site.kind == "host-read" and not site.library
+    return cell_source(evidence).subscript(site.user) if reads else None
 
 
 def _below_the_tracer(evidence: CellEvidence, known: set[tuple[str, int] | None]) -> Iterator[Placed]:

@@ -27,6 +27,8 @@ CODE = "GR201"
 
 _ADVICE = "pad or bucket {0} to a few sizes, so that calls share graphs"
 _KEPT = "make {0} with the shape that the calls leave there, so that all calls share a graph"
+_STARTED = "make {0} a tensor before the loop (`torch.zeros(())` for 0), so that all iterations share a graph"
+_ALWAYS = "pass a tensor as {0} always or never, so that calls share graphs"
 _SHOWN = 5
 _MADE = frozenset({"zeros", "ones", "full", "empty", "rand", "randn", "arange", "randint"})
 _FEWEST = 2
@@ -42,8 +44,10 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
 
 
 def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts) -> Finding | None:
+    counted = min(region.calls, sum(count.calls for count in region.shapes))
     if region.outcome == "observed" and region.calls <= _FEW and not any(count.captured for count in region.shapes):
         return None
+    calls = f"{counted} calls" if counted == region.calls else f"the {counted} of {region.calls} calls looked at"
     explained = {growth.argument for growth in growing(region.shapes)}
     spoken = Arguments(evidence, region)
     changing = [name for name in _varying(region) if name not in explained]
@@ -57,6 +61,11 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts
     if not varying or (explained and _only_the_start_differs(region, varying)) or _only_the_last_differs(region):
         return None
     distinct = len({tuple((n, s) for n, s in count.shapes if n in varying) for count in region.shapes})
+    names, sometimes = spoken.listed(varying), _only_sometimes(region, varying)
+    what = f"and without a tensor as {names}" if sometimes else f"{distinct} shapes of {names}"
+    advice = _ADVICE if given else _KEPT
+    if sometimes:
+        advice = _ALWAYS if region.loop_line is None else _STARTED
     captured = [count for count in region.shapes if count.captured]
     spent, held = sum(c.capture_ms for c in captured), sum(c.graph_bytes for c in captured)
     each = spent / len(captured) if captured else capture_ms(region.before, costs)
@@ -64,7 +73,7 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts
     return Finding(
         code=CODE,
         severity="hint" if served else "costly",
-        message=f"`{region.name}` was called with {distinct} shapes of {spoken.listed(varying)} in {region.calls} calls"
+        message=f"`{region.name}` was called with {what} in {calls}"
         + _price(
             captured=len(captured),
             shapes=len(region.shapes),
@@ -89,7 +98,7 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts
         predicted_ms_per_call=(spent - max(c.capture_ms for c in captured)) / region.calls
         if captured and region.calls and not served
         else None,
-        advice=(_ADVICE if given else _KEPT).format(spoken.listed(varying)),
+        advice=advice.format(names),
     )
 
 
@@ -114,6 +123,12 @@ def _varying(region: RegionEvidence) -> list[str]:
             present[name] += 1
     changed = [name for name, seen in shapes.items() if len(seen) > 1]
     return changed or [name for name in shapes if present[name] < len(region.shapes)]
+
+
+def _only_sometimes(region: RegionEvidence, varying: list[str]) -> bool:
+    """True where the arguments are tensors of one shape, or none, as a sum is that begins as a number."""
+    seen = [{name: shape for name, shape in count.shapes if name in varying} for count in region.shapes]
+    return all(len({shapes[name] for shapes in seen if name in shapes}) == 1 for name in varying)
 
 
 def _only_the_start_differs(region: RegionEvidence, varying: list[str]) -> bool:

@@ -40,6 +40,7 @@ _IN_A_STREAM: dict[str, str | None] = {
 }
 """Why a stream runs operators as written, with the advice, where there is one."""
 _GRADIENTS = frozenset({"no_grad", "inference_mode", "set_grad_enabled"})
+_ARRAY = "make it a tensor before (`torch.from_numpy(...)`), or leave it: it runs as you wrote it"
 _MOVE = "move what is named out of it, or leave it: it runs as you wrote it"
 
 
@@ -52,7 +53,9 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     )
     evidence = replace(evidence, regions=outermost)
     yield from (_in_a_stream(evidence, reason, stopped) for reason, stopped in _stopped(evidence))
-    yield from with_refusals(CODE, evidence, _needing_grad(evidence), _MOVE)
+    for finding in with_refusals(CODE, evidence, _needing_grad(evidence), _MOVE):
+        array = finding.advice == _MOVE and "is a `numpy.ndarray`" in finding.message
+        yield replace(finding, advice=_ARRAY) if array else finding
 
 
 def _stopped(evidence: CellEvidence) -> Iterator[tuple[str, Stopped]]:
@@ -103,18 +106,21 @@ def _how_to_do_without(region: RegionEvidence) -> str:
 
 
 def _uses_gradients(evidence: CellEvidence, region: RegionEvidence) -> bool:
-    """True where the region, the cell or a function around its call computes gradients: ``loss.backward()``,
-    ``torch.autograd.grad(...)``.
+    """True where the region, one around it, the cell or a function around their calls computes gradients:
+    ``loss.backward()``, ``torch.autograd.grad(...)``.
     """
     source = cell_source(evidence)
-    trees: list[ast.AST] = [function for _, function in source.functions(callable_name(region))]
-    here = source.parsed(region.at.file)
-    if here is not None and here.tree is not None:
-        trees += [
-            node
-            for node in ast.walk(here.tree)
-            if isinstance(node, ast.FunctionDef) and node.lineno <= region.at.line <= (node.end_lineno or node.lineno)
-        ]
+    around = ancestors(region.name, {known.name: known for known in evidence.regions})
+    trees: list[ast.AST] = []
+    for one in (known for known in evidence.regions if known.name == region.name or known.name in around):
+        trees += [function for _, function in source.functions(callable_name(one))]
+        here = source.parsed(one.at.file)
+        if here is not None and here.tree is not None:
+            trees += [
+                node
+                for node in ast.walk(here.tree)
+                if isinstance(node, ast.FunctionDef) and node.lineno <= one.at.line <= (node.end_lineno or node.lineno)
+            ]
     cell = source.parsed(source.file)
     if cell is not None and cell.tree is not None:
         trees.append(cell.tree)
