@@ -138,13 +138,6 @@ def test_a_module_inside_of_one_that_is_trained_needs_its_gradients() -> None:
     assert finding.advice is not None and finding.advice.startswith("its gradients are used outside of it")
 
 
-def test_an_array_becomes_a_tensor_before_the_call() -> None:
-    for what, advice in (("numpy.ndarray", "make it a tensor before"), ("Buffer", "move what is named out of it")):
-        refused = Refused.because(Reason.ARGUMENTS, at(3), what=f"`state` is a `{what}`, which no guard can compare")
-        (finding,) = gr405.check(cell(region(outcome="refused", refused=refused)))
-        assert finding.advice is not None and finding.advice.startswith(advice)
-
-
 def test_a_region_inside_of_one_that_records_gradients_is_the_same_finding() -> None:
     refused = Refused.because(Reason.NEEDS_GRADIENTS, more="")
     fields = {"traces": (trace(needs_grad=True),), "refused": refused, "outcome": "refused"}

@@ -40,7 +40,6 @@ _IN_A_STREAM: dict[str, str | None] = {
 }
 """Why a stream runs operators as written, with the advice, where there is one."""
 _GRADIENTS = frozenset({"no_grad", "inference_mode", "set_grad_enabled"})
-_ARRAY = "make it a tensor before (`torch.from_numpy(...)`), or leave it: it runs as you wrote it"
 _MOVE = "move what is named out of it, or leave it: it runs as you wrote it"
 
 
@@ -53,9 +52,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     )
     evidence = replace(evidence, regions=outermost)
     yield from (_in_a_stream(evidence, reason, stopped) for reason, stopped in _stopped(evidence))
-    for finding in with_refusals(CODE, evidence, _needing_grad(evidence), _MOVE):
-        array = finding.advice == _MOVE and "is a `numpy.ndarray`" in finding.message
-        yield replace(finding, advice=_ARRAY) if array else finding
+    yield from with_refusals(CODE, evidence, _needing_grad(evidence), _MOVE)
 
 
 def _stopped(evidence: CellEvidence) -> Iterator[tuple[str, Stopped]]:
