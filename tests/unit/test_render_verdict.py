@@ -88,6 +88,12 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         f"{FASTER}, outputs identical{OWN}",
     ),
     (
+        "a short cell is slower by a time, of which no ratio is told",
+        cell(region(), time=took(1.0, 20.0)),
+        (),
+        f"cell 19.0 ms slower (1 -> 20 ms), outputs identical{OWN}",
+    ),
+    (
         "slower is said to be slower, whatever its calls took",
         cell(region(), time=took(300.0, 860.0)),
         (),

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ...model import FEWEST_SAMPLES, SIGNIFICANT, CellEvidence, Finding, RegionReport, ReportData
-from ..units import count, one_line, percent, plural, ratio, waited, waited_pair
+from ..units import count, duration, one_line, percent, plural, ratio, waited, waited_pair
 from .said import LOOP, Said, busy_text, calls_text, given_up, looked_at, region_name
 from .unchanged import because, captured_text, new_shapes, observed_text, refused_text, why_no_change
 
@@ -17,6 +17,8 @@ _WORTH_A_WORD_MS = 0.5
 _AGAIN = 5
 """So often one operator of a line repeats; a few may stand in one line."""
 
+_SHORT_MS = 50.0
+"""Of a cell, with Grape: a ratio of less would say that a cell of a millisecond became 20 times slower."""
 _MOSTLY = 0.5
 """Of the cell's time: from here on it is the loader that decides how long it takes."""
 
@@ -119,6 +121,8 @@ def _change(evidence: CellEvidence, regions: Sequence[RegionReport]) -> list[str
         times += f", first calls {waited(time.cold_ms)} of it"
     if time.ratio is None:
         return [f"{_UNCHANGED} ({times})"]
+    if time.ratio < 1 and time.wall_ms < _SHORT_MS:
+        return [f"cell {duration(time.wall_ms - time.plain_ms)} slower ({times})"]
     if time.ratio < 1:
         return [f"cell {_by(1 / time.ratio)} slower ({times})"]
     return [f"cell {_by(speedup)} faster ({times})"] if speedup is not None else []
