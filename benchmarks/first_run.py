@@ -9,9 +9,9 @@ its report, the next ones, and plain runs beside the last. A token is a call of 
 seen, so `first_over_warm` is also what a new length costs in calls as written. Every sample is written; results are
 compared with the last plain run's in front of Grape, token by token.
 
-Over caches of more than some hundred tokens cuDNN's attention does not repeat its own bits, so that plain runs sample
-other tokens than plain runs; `plain_repeats` tells, and no run is judged then. `--without-cudnn` switches it off, in
-plain runs and under Grape: they repeat, and pay for no plans.
+Over long caches cuDNN's attention does not repeat its own bits (`attention_repeats.py`), so that plain runs may give
+other tokens than plain runs: `plain_repeats` tells whether the difference of a run under Grape says anything.
+`--without-cudnn` switches it off, in plain runs and under Grape: they repeat, and pay for no plans.
 """
 
 from __future__ import annotations

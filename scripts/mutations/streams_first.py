@@ -79,6 +79,7 @@ WHEN = rows_of(
     ("streams first: what clearly gains is timed early", " and not led.clear", ""),
     ("streams first: a gain is as clear however little matches", " * (1 - share)", ""),
     ("streams first: a run is timed early again and again", " and not led.early", ""),
+    ("streams first: what never ends is timed early for ever", "gains=True, early=True", "gains=True"),
     (
         "streams first: what was paid before it was known is forgotten",
         "led=led, paid=min(paid, MOST_PAID / 2)",

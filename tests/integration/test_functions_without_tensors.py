@@ -61,6 +61,13 @@ class Ordered:
     def late(self):
         from torch import ones
         return ones(2)
+
+def unbound():
+    def add(n):
+        return weights + n if n else later
+    weights = torch.ones(4)
+    return add
+    later = 1
 """
 
 EPISODE = """%%grape
@@ -101,4 +108,5 @@ def test_what_has_tensors_to_work_on_is_told_of(notebook: Notebook) -> None:
     assert not nothing("Ordered.late", "Ordered()")
     assert not nothing("Replay.push", "Replay()", "torch.ones(4)", "1.0")
     assert not nothing("Replay.push", "Replay()", "iter([torch.ones(4)])", "1.0")
+    assert not nothing("unbound()", "1")  # beside a name that is bound to nothing yet
     assert not nothing("net")

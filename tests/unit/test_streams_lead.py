@@ -171,6 +171,11 @@ def test_while_little_matches_one_run_is_timed_and_however_long_it_waits_for_cap
         assert past.led is not None and not has_to_be_timed(past)
 
 
+def test_a_cell_that_never_ends_is_timed_early_once() -> None:
+    past = after_timed_run(run(run(None), **EARLY), None)
+    assert past.led is not None and not has_to_be_timed(past), "streams go on: no run of it would tell"
+
+
 def test_what_clearly_gains_is_not_timed_however_little_matches() -> None:
     assert not has_to_be_timed(run(run(None), saved=0.16, matched=50, captured=1))
     assert has_to_be_timed(run(run(None), saved=0.14, matched=50, captured=1)), "estimates are off by as much"

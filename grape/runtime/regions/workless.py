@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dis
 import sys
 import types
@@ -71,8 +70,10 @@ def _of_function(function: types.FunctionType, names: set[str]) -> list[object] 
     if not is_own_code(function.__code__.co_filename):
         return None
     found: list[object] = [function.__defaults__, function.__kwdefaults__]
-    with contextlib.suppress(ValueError):  # a name that is not bound yet
+    try:
         found += [cell.cell_contents for cell in function.__closure__ or ()]
+    except ValueError:  # a name that is not bound yet may be bound to anything
+        return None
     for code in _codes(function.__code__):
         if _ANYTHING & {*code.co_names} or any(step.opname == "IMPORT_NAME" for step in dis.get_instructions(code)):
             return None
@@ -97,12 +98,6 @@ def _methods(kinds: set[type], names: set[str]) -> Iterator[object]:
     """What the code may call of the person's objects: by name, and by operators."""
     for cls in kinds:
         for name, member in list(vars(cls).items()):
-            operator = name.startswith("__") and name not in (
-                "__init__",
-                "__new__",
-                "__module__",
-                "__doc__",
-                "__dict__",
-            )
-            if name in names or (operator and isinstance(member, types.FunctionType)):
+            is_operator = name.startswith("__") and name not in ("__init__", "__new__")
+            if name in names or (is_operator and isinstance(member, types.FunctionType)):
                 yield member

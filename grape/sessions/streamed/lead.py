@@ -173,7 +173,7 @@ def after_timed_run(past: Past, time: CellTime | None) -> Past:
     """
     assert past.led is not None
     if time is None:
-        return replace(past, led=replace(past.led, untold=0, gains=True))
+        return replace(past, led=replace(past.led, untold=0, gains=True, early=True))
     early = is_early(past.led)
     led = replace(past.led, untold=0, timed=not past.led.learns, early=past.led.early or early)
     as_written, streamed = time.wall_ms, led.wall_ms
