@@ -124,6 +124,8 @@ class StreamEvidence:
     timed: int = 0
     rested: int = 0
     """Passes of fragments that ran as written, because captures and copies had cost as much as a run may lose."""
+    doubted: int = 0
+    """Operators that ran as written to see what deferring them saves."""
     backwards: int = 0
     """Backward passes that began."""
     reads: tuple[Stop, ...] = ()

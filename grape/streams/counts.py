@@ -56,6 +56,7 @@ class Evidence:
     timed: int
     record_ns: int  # beside the operators
     rested: int  # laps of fragments that ran as written because too much was spent
+    doubted: int  # operators that ran as written to see what deferring them is worth
     backwards: int  # passes that began
     fragments: int
     steps: int  # operators of all fragments

@@ -80,10 +80,22 @@ ROWS = (
         ("if (!fragment.live && worth_.has_earned(fragment) && ", "if (!fragment.live && "),
     ),
     of_streams(
+        "each fragment has to earn the first capture",
+        ("tests/unit/test_streams_fragments.py", "-k", "all_fragments_together"),
+        "worth.h",
+        ("is_warm_ || earned_ >= price_ * COLD", "is_warm_"),
+    ),
+    of_streams(
+        "the first capture costs no more than others",
+        ("tests/unit/test_streams_fragments.py", "-k", "all_fragments_together"),
+        "worth.h",
+        ("is_warm_ || earned_ >= price_ * COLD", "true"),
+    ),
+    of_streams(
         "what ran as written until it was recorded is not earned",
         ("tests/unit/test_streams_fragments.py", "-k", "is_earned"),
         "learner.h",
-        ("if (!is_outer_) made->earned =", "if (false) made->earned ="),
+        ("if (!is_outer_) worth_.earn", "if (false) worth_.earn"),
     ),
     of_streams(
         "what operators take as written is not measured",

@@ -42,6 +42,17 @@ WHEN = rows_of(
         " or is_due or",
         " or",
     ),
+    (
+        "streams first: a run that compares is held against them",
+        "and found.doubted >= DOUBTED * operators",
+        "and False",
+    ),
+    ("streams first: no run counts while it is compared", "not led.doubted and ", ""),
+    (
+        "streams first: one comparison is enough for no run to count",
+        "found.doubted >= DOUBTED * operators",
+        "found.doubted",
+    ),
     ("streams first: the first run is doubted", "led.runs >= WARM and not led.gains", "not led.gains"),
     ("streams first: what gains is doubted", "not led.gains and ", ""),
     ("streams first: what gains nothing is timed each time", " and not led.timed", ""),

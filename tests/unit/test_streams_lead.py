@@ -36,6 +36,7 @@ def run(
     refused: bool = False,
     waiting: int = 0,
     rested: int = 0,
+    doubted: int = 0,
     captured: int = 0,
     growing: int = 0,
     capture_ms: float = 0.0,
@@ -62,6 +63,7 @@ def run(
         own_ms=0.0,
         backwards=backwards,
         rested=rested,
+        doubted=doubted,
         captured=captured,
     )
     plain_ms = None if saved is None else as_written_ms
@@ -215,6 +217,17 @@ def test_what_streams_make_no_faster_is_given_up(as_written: float, rested: int,
     past = timed(run(run(None, saved=0.0), saved=0.0, rested=rested), as_written)
     assert past.led is None and past.settled and past.runs == 1
     assert past.streamless is not None and why in past.streamless
+
+
+def test_a_run_in_which_some_of_it_went_as_written_to_compare_is_not_held_against_streams() -> None:
+    good = run(run(run(None), saved=0.5), saved=0.5)
+    doubted = run(good, saved=-0.3, doubted=40)
+    assert doubted.led is not None and good.led is not None
+    assert (doubted.lost, doubted.led.gains, doubted.led.wall_ms) == (0, True, good.led.wall_ms)
+    assert not has_to_be_timed(doubted)
+    again = run(doubted, saved=-0.3, doubted=40)
+    assert again.lost == 1 and has_to_be_timed(again), "but not in each of its runs"
+    assert has_to_be_timed(run(good, saved=-0.3, doubted=4)), "so few of them change little"
 
 
 @pytest.mark.parametrize(("as_written", "rested"), [(1040, 0), (1010, 1)])

@@ -186,6 +186,7 @@ class Session {
     all["timed"] = c.timed;
     all["record_ns"] = c.record_ns;
     all["rested"] = c.rested;
+    all["doubted"] = c.doubted;
     all["backwards"] = engine_->backwards.load();
     all["launched"] = engine_->launcher().graphs;
     all["stale"] = engine_->launcher().stale;

@@ -65,6 +65,8 @@ class Led:
     """The same while graphs were made, and most of it did not match yet."""
     grows: bool = False
     """Its shapes grow: regions would capture each."""
+    doubted: bool = False
+    """In the last run some of it went as written to see what that takes, so that the run counts for nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

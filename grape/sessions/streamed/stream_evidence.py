@@ -48,6 +48,7 @@ def stream_evidence(found: Evidence, name: str, shown: Callable[[str], str]) -> 
         waits_ms=found.waits_ns / 1e6,
         timed=found.timed,
         rested=found.rested,
+        doubted=found.doubted,
         backwards=found.backwards,
         reads=tuple(kinds[READ][:MOST_STOPS]),
         stops=tuple(others[:MOST_STOPS]),

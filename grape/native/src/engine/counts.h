@@ -21,6 +21,7 @@ struct Counts {
   uint64_t timed = 0;
   uint64_t record_ns = 0;  // beside the operators
   uint64_t rested = 0;     // laps that ran as written because too much was spent
+  uint64_t doubted = 0;    // operators that ran as written to see what deferring them is worth
   uint64_t aside = 0, aside_ns = 0;  // operators that nothing served, and what comparing them took, of every 64th
   std::array<uint64_t, static_cast<size_t>(Reason::Count)> written{};
 

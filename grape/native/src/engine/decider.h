@@ -41,6 +41,7 @@ class Decider {
       return Decision::Record;
     }
     learner_.drop();  // another thread's operator came while the last one ran
+    if (laps_.doubted()) counts_.doubted++;
     counts_.write(Reason::Observed);
     return Decision::Observe;
   }

@@ -10,7 +10,7 @@ namespace grape {
 
 class Learner {
  public:
-  Learner(const Settings& settings, const Device& device, const Draws* draws, Finder& finder, const Exposed& exposed, const Worth& worth, LapTime& time, Counts& counts)
+  Learner(const Settings& settings, const Device& device, const Draws* draws, Finder& finder, const Exposed& exposed, Worth& worth, LapTime& time, Counts& counts)
       : settings_(settings), device_(device), draws_(draws), finder_(finder), exposed_(exposed), worth_(worth), time_(time), counts_(counts) {}
 
   bool is_recording() const { return recorder_ != nullptr; }
@@ -113,7 +113,7 @@ class Learner {
     }
     auto made = recorder_->finish(settings_.longest);
     recorder_.reset();
-    if (!is_outer_) made->earned = worth_.saves() * static_cast<double>(made->deferred) * times_as_written(*made);
+    if (!is_outer_) worth_.earn(*made, static_cast<double>(made->deferred) * times_as_written(*made));
     if (is_outer_ && !finder_.could_afford(*made)) return too_large_ = planned_, nullptr;  // what serves now goes on
     Fragment* added = finder_.add(std::move(made), parent_, side_);
     time_.timing = true;
@@ -154,7 +154,7 @@ class Learner {
   const Draws* const draws_;  // none: what draws runs as written
   Finder& finder_;
   const Exposed& exposed_;
-  const Worth& worth_;
+  Worth& worth_;
   LapTime& time_;
   Counts& counts_;
   std::unique_ptr<Recorder> recorder_;

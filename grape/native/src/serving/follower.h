@@ -7,7 +7,7 @@ namespace grape {
 
 class Follower {
  public:
-  Follower(const Settings& settings, Pending& pending, Matcher& matcher, Budget& budget, const Worth& worth, Counts& counts)
+  Follower(const Settings& settings, Pending& pending, Matcher& matcher, Budget& budget, Worth& worth, Counts& counts)
       : settings_(settings), pending_(pending), matcher_(matcher), budget_(budget), worth_(worth), counts_(counts) {}
 
   Fragment* fragment() const { return fragment_; }
@@ -43,7 +43,8 @@ class Follower {
     if (reason == Reason::None && !fragment_->live) {
       if (matcher_.compare(step, op, stack, reason) == Match::Other) return Match::Other;
       if (changes_again(reason)) fragment_->demote(step, reason);
-      else reason = fragment_->large ? Reason::Room : Reason::Unearned, fragment_->earned += worth_.saves();
+      else if (fragment_->large) reason = Reason::Room;
+      else reason = Reason::Unearned, worth_.earn(*fragment_, 1);
     } else if (reason == Reason::None) {
       Match match = matcher_.compare(step, op, stack, reason);
       if (match == Match::Yes && step.moves && !pending_.draws_next()) launch();
@@ -97,7 +98,7 @@ class Follower {
   Pending& pending_;
   Matcher& matcher_;
   Budget& budget_;
-  const Worth& worth_;
+  Worth& worth_;
   Counts& counts_;
   Fragment* fragment_ = nullptr;  // that is followed
   size_t at_ = 0;

@@ -17,13 +17,20 @@ class Worth {
   double price_of(const Fragment& fragment) const {
     if (!settings_.graphs || price_ <= 0) return 0;
     if (fragment.segments.empty()) return 0;
-    return price_ * static_cast<double>(fragment.segments.size() + (is_warm_ ? 0 : COLD)) + CAPTURED * static_cast<double>(fragment.steps.size());
+    return price_ * static_cast<double>(fragment.segments.size()) + CAPTURED * static_cast<double>(fragment.steps.size());
   }
 
   // What serves is set against a lap as written; a side of another fragment has no laps.
   bool has_earned(const Fragment& fragment) const {
     double price = price_of(fragment);
-    return fragment.earned >= price && (price == 0 || fragment.pace.laps_without() > 0 || fragment.entered >= 3);
+    if (fragment.earned < price) return false;
+    return price == 0 || (may_begin() && (fragment.pace.laps_without() > 0 || fragment.entered >= 3));
+  }
+
+  // So many of its operators, which could have been deferred, ran as written.
+  void earn(Fragment& fragment, double operators) {
+    fragment.earned += saves() * operators;
+    earned_ += saves() * operators;
   }
 
   // A capture of so many operators took so long. One that took far longer waited for something else.
@@ -53,6 +60,10 @@ class Worth {
   }
 
  private:
+  // The first capture of a process takes far longer. Not each fragment has to earn that, but all of them together: a cell
+  // may have hundreds of short ones.
+  bool may_begin() const { return is_warm_ || earned_ >= price_ * COLD; }
+
   Allowance::Totals totals() const { return {static_cast<double>(counts_.capture_ns + counts_.record_ns), counts_.saved_ns}; }
 
   static constexpr double CAPTURED = 0.01;  // milliseconds, roughly, of an operator that is captured
@@ -61,7 +72,8 @@ class Worth {
 
   const Settings& settings_;
   const Counts& counts_;
-  double price_;  // of a capture, in milliseconds
+  double price_;       // of a capture, in milliseconds
+  double earned_ = 0;  // by all fragments
   Saves saves_;
   Allowance allowance_;
 };
