@@ -1,12 +1,13 @@
 """What GR203 foretells of cold shapes, and GR303 of loops that starve, against what was measured.
 
-    python benchmarks/cold_and_starved.py [--only NAME ...] [--small] [--out FILE]
+    python benchmarks/cold_and_starved.py [--only NAME ...] [--times N] [--small] [--out FILE]
 
 GR203: a cell that meets new lengths runs in processes of its own: plainly, twice; with what the finding advises, where
 that is a switch; and under ``%%grape``, twice. Before it one other length is met, which loads libraries. What eager
 code paid is the first plain run less the second; what the switch saves is the first plain run less the first one with
-it. The second run meets no new shape: nothing may be said of it. GR303: five loops that wait for their `DataLoader` and
-five that do not, each under ``%%grape`` in a process of its own.
+it. That differs from process to process: `--times` measures each cell again. The second run meets no new shape: nothing
+may be said of it. GR303: five loops that wait for their `DataLoader` and five that do not, each under ``%%grape`` in a
+process of its own.
 """
 
 from __future__ import annotations
@@ -191,6 +192,7 @@ def main() -> None:
     names = [*SHAPES, *STARVED, *FED]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--times", type=int, default=1, help="that each cell with new lengths is measured")
     parser.add_argument("--small", action="store_true", help="small models on the CPU, which show that it runs")
     parser.add_argument("--kind", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=result_path("cold_and_starved"))
@@ -203,7 +205,7 @@ def main() -> None:
         sys.stdout.flush()
         os._exit(0)  # workers of loaders are not waited for
     rows: dict[str, Any] = {"machine": machine(), "shapes": [], "loops": []}
-    for name in arguments.only:
+    for name in (each for each in arguments.only for _ in range(arguments.times if each in SHAPES else 1)):
         row = of_shapes(name, small=small) if name in SHAPES else of_loop(name, small=small)
         rows["shapes" if name in SHAPES else "loops"].append(row)
         print({key: value for key, value in row.items() if key != "machine"}, flush=True)

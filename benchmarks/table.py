@@ -438,15 +438,16 @@ def markdown(rows: list[tuple[str, ...]]) -> str:
 
 
 def first_run_table() -> str:
-    """Markdown: `generate`, warm and plain, in its first run under Grape, and later."""
+    """Markdown: cells whose every step has a new length, warm and plain, in the first run under Grape, and later."""
     found = json.loads((RESULTS / "first_run.json").read_text())
-    names = {"gpt2": "GPT-2 124M", "llama": "Llama, 16 layers"}
-    heads = ("model", "tokens", "kind", "plain, warm", "first run", "of plain", "later runs", "tokens under Grape")
+    names = {"gpt2": "GPT-2 124M", "llama": "Llama, 16 layers", "bert": "BERT-base", "conformer": "Conformer, 8 layers"}
+    heads = ("model", "lengths", "kind", "plain, warm", "first run", "of plain", "later runs", "results under Grape")
     rows = [heads, ("---",) * len(heads)]
     for row in found["rows"]:
         times = (f"{row['warm_s']:.2f} s", f"{row['grape_s'][0]:.2f} s", f"{row['first_over_warm']:.2f}")
         kind = row["kind"] + ("" if row.get("cudnn", True) else ", without cuDNN's attention")
-        later = f"{row['later_speedup']:.1f}x faster"
+        speedup = row["later_speedup"]
+        later = f"{speedup:.1f}x faster" if speedup >= 1 else f"{1 / speedup:.1f}x slower"
         rows.append((names[row["model"]], str(row["tokens"]), kind, *times, later, _tokens(row)))
     return f"{markdown(rows)}\n\n{where(found['machine'])}."
 
