@@ -143,6 +143,20 @@ TIMED = CellTime(wall_ms=1000.0, plain_ms=1800.0, basis="estimated in run 1 of t
             cell(replace(STREAM, operators=0, matched=0, recorded=0)),
             "no GPU here: nothing gets faster; no PyTorch work in this cell",
         ),
+        (
+            cell(replace(STREAM, matched=1400, doubted=100)),
+            "no GPU here: nothing gets faster; 1,400 of 2,000 operators launched in 40 groups instead of one by one; "
+            "100 ran as written this time, to tell what that saves",
+        ),
+        (
+            cell(replace(STREAM, doubted=99)),
+            "no GPU here: nothing gets faster; 1,500 of 2,000 operators launched in 40 groups instead of one by one",
+        ),
+        (
+            cell(replace(STREAM, matched=0, doubted=1900)),
+            "no GPU here: nothing gets faster; 1,900 of 2,000 operators ran as written this time, to tell what streams "
+            "save",
+        ),
         (cell(as_written="a reason"), "left as written: a reason"),
         (
             cell(STREAM, cuda=True, backend="cuda", time=TIMED),

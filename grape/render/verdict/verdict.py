@@ -19,6 +19,8 @@ _AGAIN = 5
 
 _SHORT_MS = 50.0
 """Of a cell, with Grape: a ratio of less would say that a cell of a millisecond became 20 times slower."""
+_COMPARED = 0.05
+"""Of the operators, that ran as written to see what deferring them saves: so many change what the cell takes."""
 _MOSTLY = 0.5
 """Of the cell's time: from here on it is the loader that decides how long it takes."""
 
@@ -70,12 +72,17 @@ def _streamed(evidence: CellEvidence, change: list[str]) -> str:
     head = [] if gpu_measured(evidence) else [f"{_no_device(evidence)}: nothing gets faster"]
     seen = sum(stream.operators for stream in evidence.streams)
     matched = sum(stream.matched for stream in evidence.streams)
+    doubted = sum(stream.doubted for stream in evidence.streams)
     if not seen:
         what = _nothing_here(evidence)
     elif matched:
         segments = sum(stream.segments for stream in evidence.streams)
         groups = f"{plural(segments, 'group')} instead of one by one"
         what = f"{count(matched)} of {plural(seen, 'operator')} launched in {groups}"
+        if doubted >= _COMPARED * seen:
+            what += f"; {count(doubted)} ran as written this time, to tell what that saves"
+    elif doubted >= _COMPARED * seen:
+        what = f"{count(doubted)} of {plural(seen, 'operator')} ran as written this time, to tell what streams save"
     elif large := sum(stream.without_room for stream in evidence.streams):
         what = f"{count(large)} of {plural(seen, 'operator')} repeat, with results larger than --memory-budget"
     elif waiting := sum(stream.waiting for stream in evidence.streams):
