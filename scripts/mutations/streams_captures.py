@@ -92,6 +92,18 @@ ROWS = (
         ("is_warm_ || earned_ >= price_ * COLD", "true"),
     ),
     of_streams(
+        "what runs as written to be compared is not counted",
+        (GRAPHS, "-k", "slower_than_code_as_written"),
+        "decider.h",
+        ("if (laps_.doubted()) counts_.doubted++;", ""),
+    ),
+    of_streams(
+        "what was never recorded counts as compared",
+        (GRAPHS, "-k", "slower_than_code_as_written"),
+        "decider.h",
+        ("if (laps_.doubted()) counts_.doubted++;", "counts_.doubted++;"),
+    ),
+    of_streams(
         "what ran as written until it was recorded is not earned",
         ("tests/unit/test_streams_fragments.py", "-k", "is_earned"),
         "learner.h",
