@@ -120,6 +120,7 @@ class Reason(Enum):
     )
     COLLECTIVE = "GR405", "{operator} exchanges tensors with other processes"
     DEVICES = "GR405", "it works on several devices: {devices}"
+    UNCOMPARED = "GR405", "{operator} takes a `{kind}`, which cannot be compared from one call to the next"
     SPARSE = "GR405", "it works on {what}, such as a sparse one"
     COMPILED = "GR405", "it runs {what}, whose kernels no operator shows"
     PLACE = "GR405", ".{name} tells where a tensor lies, which differs in a replay"

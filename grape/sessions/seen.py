@@ -268,7 +268,10 @@ def _never_called(region: RegionEvidence) -> RegionEvidence:
     return replace(region, name=region.name.partition(" #")[0], calls=0, replays=0)
 
 
-_WATCHED = "somebody looks at its frames, as profilers and debuggers of Python do, and would see Grape at work"
+_WATCHED = (
+    "somebody looks at its frames, as profilers and debuggers of Python do, or at nodes of autograd, and would see "
+    "Grape at work"
+)
 
 
 def _why_as_written(owner: Engine, *, seen: bool) -> str | None:

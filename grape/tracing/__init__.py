@@ -18,7 +18,7 @@ from .imports import when_imported
 from .issuing import as_written, issue, without_outer_casts
 from .operators import HOST_READS, Operator, hides_memory, tensors_in
 from .positions import PositionFinder, is_between, is_grape_code, is_own_code
-from .recorder import LIMIT, RecordedCall, Recorder, contents_of
+from .recorder import LIMIT, ByIdentity, RecordedCall, Recorder, contents_of
 from .tracer import ANNOTATIONS, Tracer, record
 from .unseen import UnseenMode
 
@@ -32,6 +32,7 @@ __all__ = [
     "LIMIT",
     "OTHERWISE",
     "SPARSE",
+    "ByIdentity",
     "Group",
     "Operator",
     "OwnMode",

@@ -13,6 +13,8 @@ from ..quiet import without_warnings
 from .positions import is_own_code
 
 _cache: dict[tuple[int, int], tuple[CodeType, str | None]] = {}
+_KEEPING = frozenset({"append", "appendleft", "extend", "add", "insert", "update"})
+"""What these give back does not follow from the value that they are given."""
 _OUTPUT = frozenset({"print", "display", "format", "str", "repr", "write", "info", "warning", "debug"})
 
 
@@ -44,7 +46,7 @@ def _classify(frame: FrameType) -> str | None:
         name = _of_node(node, child)
         if name is not None:
             return name
-        if isinstance(node, ast.stmt):
+        if isinstance(node, ast.stmt) or _keeps(node, child):
             break
         child, node = node, getattr(node, "parent", None)
     return "call" if isinstance(found.node, ast.Call) else None
@@ -73,9 +75,16 @@ def _of_node(node: ast.AST, child: ast.AST) -> str | None:
     if isinstance(node, (ast.FormattedValue, ast.JoinedStr)):
         return "print"
     if isinstance(node, ast.Call) and child is not node:
-        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        return "print" if name in _OUTPUT else None
+        return "print" if _name(node) in _OUTPUT else None
     return None
+
+
+def _keeps(node: ast.AST, child: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and child in node.args and _name(node) in _KEEPING
+
+
+def _name(call: ast.Call) -> str:
+    return getattr(call.func, "id", getattr(call.func, "attr", ""))
 
 
 def _by_line(statements: Iterable[object] | None, line: int | None) -> str | None:

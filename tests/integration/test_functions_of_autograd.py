@@ -65,3 +65,37 @@ def test_a_module_that_is_one_function_of_autograd_trains_as_written(
             gradients = [p.grad.tolist() for p in shell.user_ns["net"].parameters()]
             found.append((shell.user_ns["x"].grad.tolist(), gradients))
     assert found[:3] == found[3:]
+
+
+WALK = """\
+for _ in range(12):
+    y = net(torch.ones(2, 8))
+    y.sum().backward()
+    flat.zero_()
+    seen.append(net.weight.grad.sum().item())
+    {look}
+"""
+WALKED = """\
+import torch
+torch.manual_seed(0)
+net, flat, seen = torch.nn.Linear(8, 8), torch.zeros(4), []
+def first(y):
+    return y.grad_fn.next_functions[0][0].variable is net.bias
+"""
+
+
+@pytest.mark.parametrize("look", ["seen.append(y.grad_fn.next_functions[0][0].variable is net.bias)", "first(y)"])
+@pytest.mark.parametrize("engine", ["auto", "regions"])
+def test_code_that_walks_through_a_consumed_graph_finds_parameters(
+    shell: InteractiveShell, look: str, engine: str
+) -> None:
+    """A step that was looked at left a graph without the nodes of their gradients: `None` has no `variable`."""
+    load(shell)
+    found = []
+    for magic in ("# as it is", f"%%grape --no-widget --engine {engine}"):
+        with capture_output():
+            shell.run_cell(WALKED).raise_error()
+            for _ in range(2):
+                shell.run_cell(f"{magic}\n{WALK.format(look=look)}").raise_error()
+        found.append(shell.user_ns["seen"])
+    assert found[0] == found[1] and len(found[0]) >= 24

@@ -24,6 +24,7 @@ from IPython.utils.capture import capture_output
 
 import grape
 from grape.magics import load
+from tests.integration.notebook import Notebook
 
 torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good
 
@@ -321,3 +322,13 @@ def test_a_module_is_told_of_where_this_cell_calls_it(shell: InteractiveShell) -
             (refused,) = [finding for finding in grape.last.findings if finding.region == "Sequential (other)"]
             assert refused.code == "GR405" and refused.at is not None
             assert (refused.at.file, refused.at.line) == (name, line)
+
+
+def test_packed_weights_are_no_number(shell: InteractiveShell) -> None:
+    """Each look at them gives another object: "a Python number changes: ScriptObject", said the report."""
+    layer = "torch.ao.nn.quantized.dynamic.Linear(8, 8)"
+    setup = f"import torch\nnet = torch.nn.Sequential({layer}, torch.nn.ReLU(), {layer}).eval()\nx = torch.ones(2, 8)"
+    notebook = Notebook(shell, setup + "\nfrom grape.magics import load; load(get_ipython())")
+    found = notebook.under_grape("%%grape --engine regions\nfor _ in range(8):\n    y = net(x)\n")
+    said = [finding for finding in found["findings"] if "linear_dynamic" in finding["message"]]
+    assert [one["code"] for one in said] == ["GR405"] and "`ScriptObject`" in said[0]["message"]

@@ -150,6 +150,46 @@ with {block}:
     assert warnings.warn is warn
 
 
+CAUGHT = """\
+import os, time, traceback
+caught = []
+def note(error):
+    frames = traceback.extract_tb(error.__traceback__)
+    caught.append([(frame.name, os.path.basename(frame.filename)) for frame in frames])
+class Warns(torch.nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        try:
+            torch.nn.functional.mse_loss(torch.ones(2), torch.ones(2, 1))
+        except UserWarning as error:
+            note(error)
+        return y
+class Sleeps(torch.nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        try:
+            time.sleep(-1)
+        except ValueError as error:
+            note(error)
+        return y
+"""
+
+
+@pytest.mark.parametrize("kind, last", [("Warns", "mse_loss"), ("Sleeps", "forward")])
+def test_an_error_that_the_code_catches_shows_no_frame_of_grapes(shell: InteractiveShell, kind: str, last: str) -> None:
+    """Of the functions that stand for Python's while a cell is looked at: a filter makes errors of warnings."""
+    load(shell)
+    setup = f"{SETUP}{CAUGHT}net = {kind}(8, 8)\n"
+    filtered = "with warnings.catch_warnings():\n    warnings.simplefilter('error')\n"
+    cell = f"{filtered}    for _ in range(12):\n        y = net(x)\n"
+    with capture_output():
+        shell.run_cell(f"{setup}x = torch.randn(2, 8)\n").raise_error()
+        shell.run_cell(f"%%grape --no-widget --engine regions\n{cell}").raise_error()
+    caught = shell.user_ns["caught"]
+    assert len(caught) == 12 and {frames[-1][0] for frames in caught} == {last}
+    assert all(frames == caught[-1] for frames in caught)
+
+
 @pytest.mark.filterwarnings("default")
 def test_quiet_work_lets_python_remember_what_it_has_shown(recwarn: pytest.WarningsRecorder) -> None:
     filters = list(warnings.filters)

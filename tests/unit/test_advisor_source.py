@@ -102,3 +102,15 @@ def test_lines_of_other_cells_are_looked_up_in_the_sources_that_are_known() -> N
 def test_a_condition_over_several_lines_is_found_from_each_of_them() -> None:
     source = CellSource(CELL, "if (a >\n    b):\n    c()\n")
     assert [source.condition(at(line), "if") for line in (1, 2, 3)] == ["a > b", "a > b", None]
+
+
+@pytest.mark.parametrize(
+    ("text", "subscript"),
+    [
+        ("y = f(x[:2, :2], x[-1], x[0, -3:], x[..., None])", None),
+        ("y = f(x[:2], x[:, k])", "x[:, k]"),
+        ("y = x[-k]", "x[-k]"),
+    ],
+)
+def test_an_index_of_numbers_reads_no_tensor(text: str, subscript: str | None) -> None:
+    assert CellSource(CELL, text).subscript(at(1)) == subscript

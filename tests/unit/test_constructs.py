@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,4 +45,24 @@ def test_a_branch_is_told_from_another_question(body: str, construct: str | None
     exec(compile("def f(x):\n " + body.replace("\n", "\n "), LIBRARY, "exec"), space)
     asked = Asked()
     space["f"](asked)
+    assert asked.constructs == [construct]
+
+
+@pytest.mark.parametrize(
+    ("line", "construct"),
+    [
+        ("kept.append(bool(x)) or 1", "call"),
+        ("y = kept.append((1, bool(x))) if kept else 2", "call"),
+        ("y = bool(x) or 1", "bool-op"),
+        ("y = 1 if kept.count(bool(x)) else 2", "ternary"),
+    ],
+)
+def test_a_value_that_is_only_kept_decides_nothing(line: str, construct: str, tmp_path: Path) -> None:
+    """`append` gives back None, whatever it is given: the `or` around it asks for no tensor."""
+    file = tmp_path / "own.py"
+    file.write_text(f"def f(x, kept):\n    {line}\n")
+    space: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), space)
+    asked = Asked()
+    space["f"](asked, [1])
     assert asked.constructs == [construct]

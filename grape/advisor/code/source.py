@@ -20,6 +20,9 @@ _TESTED = (ast.If, ast.While, ast.Assert, ast.IfExp)
 _READS = ("item", "tolist", "cpu", "numpy", "float", "int", "bool")
 _SHOWS = ("print", "display", "format", "str", "repr", "write", "info", "warning", "debug")
 
+_KEEPS = ("append", "appendleft", "extend", "add", "insert", "update")
+"""What these give back does not follow from the value that they are given."""
+
 
 @lru_cache(maxsize=64)
 def _parsed(source: str) -> Parsed:
@@ -203,7 +206,7 @@ class CellSource:
         for node in nodes:
             name = _asking(node)
             part = node.test if isinstance(node, _TESTED) else node
-            if name is not None and (not reads or any(read in ast.walk(part) for read in reads)):
+            if name is not None and (not reads or any(read in _asked_in(part) for read in reads)):
                 return name
         return "call" if reads else None
 
@@ -259,6 +262,14 @@ def _asking(node: ast.AST) -> str | None:
         return "bool-op"
     shows = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and last_name(node.func) in _SHOWS)
     return "print" if shows else None
+
+
+def _asked_in(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of an expression that its value may follow from."""
+    yield node
+    keeps = isinstance(node, ast.Call) and last_name(node.func) in _KEEPS
+    for part in ast.iter_child_nodes(node.func if keeps else node):  # type: ignore[attr-defined]
+        yield from _asked_in(part)
 
 
 def _calls(node: ast.AST) -> bool:
@@ -322,6 +333,9 @@ def _ends_loop(node: ast.stmt) -> bool:
 
 
 def _is_constant(index: ast.expr) -> bool:
-    """True for a number, and for a slice between numbers."""
+    """True for a number, for a slice between numbers, and for several of them."""
+    if isinstance(index, ast.Tuple):
+        return all(map(_is_constant, index.elts))
     bounds = (index.lower, index.upper, index.step) if isinstance(index, ast.Slice) else (index,)
-    return all(bound is None or isinstance(bound, ast.Constant) for bound in bounds)
+    numbers = [bound.operand if isinstance(bound, ast.UnaryOp) else bound for bound in bounds]
+    return all(number is None or isinstance(number, ast.Constant) for number in numbers)

@@ -42,6 +42,9 @@ _WATCHING = frozenset(
         *("set_trace", "breakpoint", "addaudithook"),
     }
 )
+_WALKING = frozenset({"next_functions"})
+"""A replay makes no autograd graph; a result whose graph a `backward` inside consumed gets another one, with no node
+of a parameter's gradient."""
 _PROFILERS = frozenset(
     id(profiler)
     for profiler in (
@@ -70,12 +73,14 @@ def _looks(words: frozenset[str], known: Mapping[str, object]) -> bool:
 
 
 def brings_watchers(names: frozenset[str], namespace: Mapping[str, object]) -> bool:
-    """True where code that mentions `names` may set a trace function, start a profiler or add an audit hook."""
+    """True where code that mentions `names` may set a trace function, start a profiler or add an audit hook, or walk
+    through the autograd graph of a result.
+    """
     return any(_watches(words, known) for words, known, _ in _reached(names, namespace))
 
 
 def _watches(words: frozenset[str], known: Mapping[str, object]) -> bool:
-    found = words & _WATCHING or ("profiler" in words and words & {"profile", "emit_nvtx", "emit_itt"})
+    found = words & (_WATCHING | _WALKING) or ("profiler" in words and words & {"profile", "emit_nvtx", "emit_itt"})
     return bool(found) or any(id(known.get(word)) in _PROFILERS for word in words)
 
 

@@ -24,6 +24,7 @@ import torch
 from ...model import Position, Reason, Refused
 from ...tracing import PositionFinder
 from ..backends.protocol import CaptureFailed
+from ..dispatch.trampoline import prune_traceback
 from .calls import CallWatch, is_of_the_person
 from .levels import python_warn, warn_outside
 
@@ -131,7 +132,11 @@ class EffectWatch:
     def _noting(self, name: str, function: Callable[..., object]) -> Callable[..., object]:
         def noted(*args: object, **kwargs: object) -> object:
             self._note(name)
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except BaseException as error:
+                prune_traceback(error)
+                raise
 
         return noted
 
@@ -144,7 +149,11 @@ class EffectWatch:
             caller = sys._getframe(1)
             if self._all_warnings or is_of_the_person(caller.f_code):
                 self._note("warn")
-            warn_outside(function, caller, message, category, stacklevel, *more, **named)
+            try:
+                warn_outside(function, caller, message, category, stacklevel, *more, **named)
+            except BaseException as error:
+                prune_traceback(error)
+                raise
 
         return warn
 

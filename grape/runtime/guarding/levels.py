@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 
 from ...tracing.positions import OWN_FOLDER, is_between
-from ..dispatch.trampoline import is_trampoline
+from ..dispatch.trampoline import is_trampoline, prune_traceback
 
 _users = 0
 
@@ -24,7 +24,10 @@ def warn_outside(
     *more: object,
     **named: Any,
 ) -> None:
-    """Call `warn`, which is Python's, as `caller` did that called a function of Grape's in its place."""
+    """Call `warn`, which is Python's, as `caller` did that called a function of Grape's in its place.
+
+    Where a filter makes an error of it, the caller is to remove Grape's frames from the traceback.
+    """
     prefixes = named.get("skip_file_prefixes")
     if prefixes:  # the first frame of all counts wherever it is
         level = max(2, stacklevel) + (not caller.f_code.co_filename.startswith(prefixes))
@@ -67,7 +70,11 @@ def _counts(warn: object) -> bool:
 def _counting(function: Any) -> Any:
     @wraps(function)
     def warn(message: object, category: object = None, stacklevel: int = 1, *more: object, **named: Any) -> None:
-        warn_outside(function, sys._getframe(1), message, category, stacklevel, *more, **named)
+        try:
+            warn_outside(function, sys._getframe(1), message, category, stacklevel, *more, **named)
+        except BaseException as error:
+            prune_traceback(error)
+            raise
 
     return warn
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from ...model import HOST_RANDOM, OpRecord, Position, Reason, Refused, ScalarChange, Trace
 from ...model.call import Args, Kwargs
 from ...model.times.cold import may_be_cold
-from ...tracing import LIMIT, RecordedCall, Recorder, person_runs, record
+from ...tracing import LIMIT, ByIdentity, RecordedCall, Recorder, person_runs, record
 from ..accounts.attention import TRACING
 from ..capture import is_left_to_device, judge
 from ..guarding.calls import EVENT_NS
@@ -286,6 +286,9 @@ class Observer:
         if one is not None and other is not None and one.name == other.name and one.scalars() != other.scalars():
             pairs = zip(one.scalars(), other.scalars(), strict=False)
             values = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
+            opaque = next((value for value in values if isinstance(value, ByIdentity)), None)
+            if opaque is not None:
+                return Refused.because(Reason.UNCOMPARED, at, operator=one.name, kind=str(opaque))
             self.scalar_changes.append(ScalarChange(operator=one.name, values=values, at=at))
             return Refused.because(Reason.NUMBER_CHANGES, at, operator=one.name)
         if not hidden:
