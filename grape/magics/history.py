@@ -186,8 +186,9 @@ def _changes(before: Run, run: Run) -> list[str]:
     lines = [line for line in difflib.ndiff(before.source.splitlines(), run.source.splitlines()) if line[0] in "+-"]
     gone, come = (sum(line[0] == sign for line in lines) for sign in "-+")
     source = [f"source since run {before.number}: {plural(come, 'line')} new, {gone} gone"] if lines else []
-    found = [change for change in compare_reports([before.report], [run.report]) if change.kind in ("better", "worse")]
-    marks = {"better": "+", "worse": "-"}
+    told = {"better", "worse", *(["note"] if source else [])}  # times as written count where somebody rewrote it
+    found = [change for change in compare_reports([before.report], [run.report]) if change.kind in told]
+    marks = {"better": "+", "worse": "-", "note": " "}
     shown = [f"{marks[change.kind]} {one_line(change.text, _WIDTH)}" for change in found[:_SHOWN_CHANGES]]
     rest = len(found) - len(shown)
     more = [f"and {plural(rest, 'more change')}: %grape compare {before.number} {run.number}"] if rest else []
