@@ -39,6 +39,7 @@ class FakeReport:
     has_timeline: bool = True
     memory: MemoryCurve = field(default_factory=MemoryCurve)
     made_findings: tuple[Any, ...] = ()
+    step_told: bool = True
     evidence: Any = field(default_factory=lambda: SimpleNamespace(ranks=None))
 
     def with_fixes(self) -> FakeReport:

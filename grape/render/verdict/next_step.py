@@ -26,6 +26,10 @@ _IDLE = 0.15
 
 def next_step(report: ReportData) -> str | None:
     """The one thing to do now, or None."""
+    return None if report.step_told else _step(report)
+
+
+def _step(report: ReportData) -> str | None:
     main = report.main_region
     for finding in report.findings:
         if finding.fix is not None:
