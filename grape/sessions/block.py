@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import UsageError
-from ..options import Options, budget_bytes
+from ..options import Options, budget_bytes, with_settings
 from .cell import Session
 from .choice import session_for
 from .running import Cell
@@ -29,10 +29,7 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
     GPU, and where they cannot, regions look at it anew, however long that takes. An exception of the block propagates;
     what was observed until then is still reported.
     """
-    try:
-        chosen = replace(options or Options(), **settings)
-    except TypeError as error:
-        raise UsageError(f"unknown setting: {error}") from None
+    chosen = with_settings(options or Options(), settings)
     if chosen.rewrite:
         raise UsageError("rewrite is for cells: a `with` block is part of a file, which runs as it is written")
     chosen = replace(chosen, memory_budget=budget_bytes(chosen.memory_budget))
