@@ -60,9 +60,8 @@ def with_settings(options: Options, settings: Mapping[str, Any]) -> Options:
     for name in settings:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
-            raise UsageError(
-                f"unknown setting: '{name}'; " + (f"did you mean {close[0]}?" if close else ", ".join(known))
-            )
+            hint = f"did you mean {close[0]}?" if close else f"settings: {', '.join(known)}"
+            raise UsageError(f"unknown setting: '{name}'; {hint}")
     chosen = replace(options, **settings)
     engine_named(chosen.engine, asked_by="engine")
     return chosen
