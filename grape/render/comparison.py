@@ -79,22 +79,25 @@ def _cell(old: Json, new: Json, where: str) -> Iterator[Change]:
         elif name not in before:
             yield Change(kind="note", text=f"{label}: a new region, {_state(after[name])}")
         else:
-            yield from _region(before[name], after[name], label, timed=old["device"] == new["device"])
+            timed, claimed = old["device"] == new["device"], not _on_cpu(old["cell"], new["cell"])
+            yield from _region(before[name], after[name], label, timed=timed, claimed=claimed)
     yield from _findings(old["findings"], new["findings"], where)
 
 
 def _waited(old: Json, new: Json, where: str) -> Iterator[Change]:
     """The line about the time of the whole cell, where it clearly changed: each was measured once. Of two runs that
-    nothing served none is better: nobody may take for Grape's what the machine did, or its own looking.
+    nothing served none is better, nor is on a CPU: nobody may take for Grape's what the machine did, or its own
+    looking.
     """
     before, after = old.get("wall_ms"), new.get("wall_ms")
     if not before or not after or abs(after - before) <= _ONE_RUN_VARIES * before:
         return
-    if not _is_served(old) and not _is_served(new):
+    plainly = "" if _is_served(old) or _is_served(new) else ", as written both times"
+    if plainly or _on_cpu(old, new):
         own = [(_own_ms(one), wall, which) for one, wall, which in ((old, before, "first"), (new, after, "second"))]
         took = [f"{duration(ms)} of the {which}" for ms, wall, which in own if ms > _ONE_RUN_VARIES * wall]
         looked = f"; Grape itself took {' and '.join(took)}" if took else ""
-        text = f"{where}the cell: {waited_pair(before, after)}, as written both times{looked}"
+        text = f"{where}the cell: {waited_pair(before, after)}{plainly}{looked}"
         yield Change(kind="note", text=text)
         return
     by = ratio(max(before, after) / min(before, after))
@@ -108,11 +111,16 @@ def _is_served(cell: Json) -> bool:
     return served is None or any(served[by] for by in ("streams", "regions"))
 
 
+def _on_cpu(old: Json, new: Json) -> bool:
+    """True of the reference of graphs, which makes nothing faster."""
+    return old.get("backend") == new.get("backend") == "tape"
+
+
 def _own_ms(cell: Json) -> float:
     return float(sum((cell.get("own_ms") or {}).values()))
 
 
-def _region(old: Json, new: Json, label: str, *, timed: bool) -> Iterator[Change]:
+def _region(old: Json, new: Json, label: str, *, timed: bool, claimed: bool) -> Iterator[Change]:
     if (old["outcome"], old["reason"]) != (new["outcome"], new["reason"]):
         kind = "better" if new["outcome"] == "replayed" else "worse" if old["outcome"] == "replayed" else "note"
         yield Change(kind=kind, text=f"{label}: {_state(old)}, now {_state(new)}")
@@ -120,7 +128,9 @@ def _region(old: Json, new: Json, label: str, *, timed: bool) -> Iterator[Change
     if not timed or one is None or other is None:
         return
     times = pair(one["median"], other["median"])
-    if _apart(one, other):
+    if _apart(one, other) and not claimed:
+        yield Change(kind="note", text=f"{label}: {times} per call")
+    elif _apart(one, other):
         faster = other["median"] < one["median"]
         by = ratio(max(one["median"], other["median"]) / max(min(one["median"], other["median"]), 1e-12))
         kind = "better" if faster else "worse"

@@ -265,6 +265,17 @@ def test_of_a_cell_that_nothing_served_neither_run_is_better() -> None:
     assert (first.kind, first.text) == ("better", "the cell: 3.3x faster (0.97 -> 0.29 s)")
 
 
+def test_on_a_cpu_nothing_is_called_faster() -> None:
+    old, new = build_report(*sample()).to_dict(), build_report(*sample()).to_dict()
+    for report, wall_ms in ((old, 970.0), (new, 290.0)):
+        report["cell"] |= {"backend": "tape", "wall_ms": wall_ms}
+    assert new["regions"][0]["outcome"] == "replayed"
+    new["regions"][0]["after_ms"] = {**new["regions"][0]["after_ms"], "median": 0.01}
+    told = compare_reports([old], [new])
+    assert {change.kind for change in told} <= {"note", "same"} and "faster" not in str(told)
+    assert told[0].text.startswith("the cell: 0.97 -> 0.29 s")
+
+
 def test_which_regions_share_a_finding_may_differ() -> None:
     old, new = build_report(*sample()).to_dict(), build_report(*sample()).to_dict()
     new["findings"][0]["message"] += "; in `Net`, and alike in `Other`"
