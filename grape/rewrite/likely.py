@@ -52,6 +52,7 @@ _LOOPS = (ast.For, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _WAITS = (ast.Await, ast.Yield, ast.YieldFrom)
 _OFF = ("no_grad", "inference_mode")
+_MODES = (*_OFF, "enable_grad", "set_grad_enabled", "autocast")
 _SIZES = ("len", "size", "numel")
 _NO_READS = ("len", "round", "str", "input")
 
@@ -120,11 +121,19 @@ class _Tree:
         named = {node.id for node in self.nodes if isinstance(node, ast.Name)}
         return named | {node.attr for node in self.nodes if isinstance(node, ast.Attribute)}
 
-    def made_by(self, name: str) -> list[ast.expr | None]:
-        """What the variable `name` is bound to; None for what is no plain assignment."""
+    def bound(self, name: str) -> list[ast.AST]:
+        """Where the variable `name` is bound: assignments, and whatever else stands above such a name."""
         stored = [n for n in self.nodes if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)]
-        statements = [self._above[one] for one in stored]
-        return [one.value if isinstance(one, ast.Assign) else None for one in statements]
+        return [self._above[one] for one in stored]
+
+    def is_beside(self, loop: ast.AST, made: ast.AST) -> bool:
+        """True where the loop stands in one block with `made`, or in a ``with torch.no_grad():`` there."""
+        for above in self.above(loop):
+            if above is self._above.get(made):
+                return True
+            if not isinstance(above, ast.With) or any(_last(one.context_expr) not in _MODES for one in above.items):
+                return False
+        return False
 
 
 def _dotted(node: ast.AST) -> str:
@@ -212,12 +221,14 @@ def _is_kept(tree: _Tree, append: ast.expr, loops: list[ast.For | ast.While]) ->
     """A list is filled that this source makes, and that the loop does nothing else with."""
     kept = append.value if isinstance(append, ast.Attribute) else append
     root = kept.value if isinstance(kept, ast.Subscript) else kept
-    made = tree.made_by(root.id) if isinstance(root, ast.Name) else []
+    bound = tree.bound(root.id) if isinstance(root, ast.Name) else []
+    made = [one for one in bound if any(tree.is_beside(loop, one) for loop in loops)]
     if not isinstance(root, ast.Name) or not made:
         return False
     if isinstance(kept, ast.Subscript):
         return True
-    empty = _called(made[0]) == "list" or (isinstance(made[0], ast.List) and not made[0].elts)
+    value = made[0].value if isinstance(made[0], ast.Assign) else None
+    empty = _called(value) == "list" or (isinstance(value, ast.List) and not value.elts)
     return empty and len(_uses(root.id, loops[0])) == 1
 
 
@@ -275,8 +286,10 @@ def _fed(tree: _Tree, finding: Finding, line: int) -> bool:
     source = loops[0].iter if loops else None
     while _last(source) in ("enumerate", "tqdm") and isinstance(source, ast.Call) and source.args:
         source = source.args[0]
-    made = [source] if not isinstance(source, ast.Name) else tree.made_by(source.id)
-    return len(made) == 1 and _last(made[0]) == "DataLoader"
+    if isinstance(source, ast.Name):
+        made = tree.bound(source.id)
+        source = made[0].value if len(made) == 1 and isinstance(made[0], ast.Assign) else None
+    return _last(source) == "DataLoader"
 
 
 def _hoisted(tree: _Tree, finding: Finding, line: int) -> bool:

@@ -24,6 +24,7 @@ from IPython.utils.capture import capture_output
 
 import grape
 from grape.magics import load
+from tests.integration.notebook import Notebook
 
 torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good
 
@@ -321,3 +322,14 @@ def test_a_module_is_told_of_where_this_cell_calls_it(shell: InteractiveShell) -
             (refused,) = [finding for finding in grape.last.findings if finding.region == "Sequential (other)"]
             assert refused.code == "GR405" and refused.at is not None
             assert (refused.at.file, refused.at.line) == (name, line)
+
+
+def test_a_block_in_a_cell_is_told_by_the_name_of_the_cell(notebook: Notebook) -> None:
+    notebook.run("def read(x):\n    return x.exp().sum().item()")
+    notebook.run("import grape, torch\nwith grape.session():\n    read_of = [read(torch.ones(9)) for _ in range(30)]")
+    number = notebook.shell.execution_count - 1
+    assert grape.last is not None
+    told = grape.last.to_dict()
+    assert told["cell"]["file"] == f"In[{number}]"
+    assert {one["file"] for one in told["findings"]} <= {f"In[{number}]", f"In[{number - 1}]"}
+    assert all(one.fix is None or not one.fix.verified for one in grape.last.with_fixes().findings)

@@ -42,6 +42,7 @@ NET = {"region": "Linear (net)", "needs_grad": True}
         ("GR101", 4, "t = 0\nfor x in xs:\n    print(t)\n    t += f(x).item()", {}),
         ("GR101", 3, "t = 0\nfor x in xs:\n    t += f(x).item() * w", {}),
         ("GR101", 3, "a = []\nfor x in xs:\n    a.append(np.mean(x.numpy()).item())", {}),
+        ("GR101", 4, "a = []\nwith lock:\n    for x in xs:\n        a.append(f(x).item())", {}),
         ("GR101", 1, "y = x.item()", {}),
         ("GR102", 2, "for x in xs:\n    if x.sum() > 0: break", {}),
         ("GR103", 1, "y = x[x > 0].mean()", {}),
