@@ -7,7 +7,7 @@ import keyword
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from typing import Any
@@ -26,11 +26,11 @@ Applied = tuple[float, int | None, str]
 """Tolerance, memory budget in bytes, engine."""
 
 
-def engine_named(name: str | None) -> str:
+def engine_named(name: str | None, *, asked_by: str = "--engine") -> str:
     """The engine of a cell that asks for `name`. Raises `UsageError` for one that does not exist."""
     chosen = name if name is not None else os.environ.get(ENGINE) or ENGINES[0]
     if chosen not in ENGINES:
-        where = "--engine" if name is not None else ENGINE
+        where = asked_by if name is not None else ENGINE
         raise UsageError(f"{where} is one of {', '.join(ENGINES)}, not '{chosen}'")
     return chosen
 
@@ -52,6 +52,19 @@ class Options:
     def applied(self) -> Applied:
         """Those that decide what serves a cell."""
         return self.tolerance, self.memory_budget, engine_named(self.engine)
+
+
+def with_settings(options: Options, settings: Mapping[str, Any]) -> Options:
+    """`options` with fields by their names. Raises `UsageError` for unknown ones and for an unknown engine."""
+    known = [field.name for field in fields(Options)]
+    for name in settings:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"settings: {', '.join(known)}"
+            raise UsageError(f"unknown setting: '{name}'; {hint}")
+    chosen = replace(options, **settings)
+    engine_named(chosen.engine, asked_by="engine")
+    return chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

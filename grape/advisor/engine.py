@@ -17,6 +17,8 @@ _RANK = {"blocker": 0, "costly": 1, "hint": 2}
 _ORDINAL = re.compile(r" #\d+`")
 """Behind the name of a region that is not the first of its name."""
 _COUNTED = re.compile(r"\d[\d,.]*")
+_NAMED = 3
+"""Of the regions that share a finding."""
 
 
 def advise(evidence: CellEvidence, costs: MachineCosts = H200) -> tuple[Finding, ...]:
@@ -58,35 +60,54 @@ def _joined(group: list[Finding]) -> Finding:
 
 
 def _of_copies(found: list[Finding]) -> list[Finding]:
-    """One finding for all members of an ensemble, called on one line: what is said of ``Net``, ``Net #2``, ... differs
-    at most in what was counted. The first stays.
+    """One finding for all that reach one line, members of an ensemble or modules that share a helper: what is said of
+    ``Net``, ``Net #2``, ``Other`` differs at most in the name and in what was counted. The first stays. Advice that
+    names ``Net`` is for its copies alone.
     """
     kept: dict[object, list[Finding]] = {}
     for finding in found:
         cause = finding.code, finding.severity, line_of(finding.at)
         own: object = finding.message
         if finding.region is not None:
-            own = _ORDINAL.sub("`", f"{finding.region}`"), _sentence(finding.message)
+            advised = f"`{finding.region}`" in (finding.advice or "")
+            name = _ORDINAL.sub("`", f"`{finding.region}`") if advised else ""
+            own = name, _sentence(finding.message, finding.region)
         kept.setdefault((cause, own), []).append(finding)
     return [group[0] if len(group) == 1 else _all_of(group) for group in kept.values()]
 
 
-def _sentence(message: str) -> str:
-    """The message without the ordinals of names, and without numbers but those in code."""
-    parts = _ORDINAL.sub("`", message).split("`")
+def _sentence(message: str, region: str) -> str:
+    """The message without the name of its region, without the ordinals of others, and without numbers but those in
+    code.
+    """
+    parts = _ORDINAL.sub("`", message.replace(f"`{region}`", "``").replace("once per", "1 times per")).split("`")
     return "`".join(code if at % 2 else _COUNTED.sub("0", code) for at, code in enumerate(parts))
 
 
 def _all_of(group: list[Finding]) -> Finding:
     gains = [finding.predicted_ms_per_call for finding in group if finding.predicted_ms_per_call is not None]
     first = group[0]
+    names = list(dict.fromkeys(_ORDINAL.sub("`", f"`{finding.region}`") for finding in group))
+    message = _ORDINAL.sub("`", first.message)
+    alike: tuple[tuple[str, object], ...] = ()
+    if len(names) > 1:
+        at = "" if names[0] in message else f"in {names[0]}, "
+        message = f"{message}; {at}and alike in {_listed(names[1:])}"
+        alike = (("alike_in", tuple(str(finding.region) for finding in group[1:])),)
+    else:
+        message = f"{message}; and {len(group) - 1} more like it"
     return replace(
         first,
-        message=f"{_ORDINAL.sub('`', first.message)}; and {len(group) - 1} more like it",
-        evidence=(*first.evidence, ("regions", len(group))),
+        message=message,
+        evidence=(*first.evidence, ("regions", len(group)), *alike),
         predicted_ms_per_call=sum(gains) if gains else None,
         advice=None if first.advice is None else _ORDINAL.sub("`", first.advice),
     )
+
+
+def _listed(names: list[str]) -> str:
+    shown = names if len(names) <= _NAMED else [*names[: _NAMED - 1], f"{len(names) - _NAMED + 1} more"]
+    return " and ".join([*([", ".join(shown[:-1])] if shown[1:] else []), shown[-1]])
 
 
 def _eased(finding: Finding, regions: dict[str, RegionEvidence]) -> Finding:

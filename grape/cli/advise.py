@@ -75,6 +75,4 @@ def _text(path: Path, sources: Sequence[tuple[str, str]], findings: Sequence[Fin
 
 
 def _next(path: Path) -> str:
-    if path.suffix == ".ipynb":
-        return f"grape run {shlex.quote(str(path))} measures what it costs"
-    return "run it under `with grape.session():` to measure what it costs"
+    return f"grape run {shlex.quote(str(path))} measures what it costs"

@@ -16,7 +16,7 @@ from ..errors import GrapeError
 from ..render.files import write_text
 from ..render.html.page import read_view
 from .notebooks.kernel import CellRaised, CellReport, NotebookKernel, open_kernel
-from .notebooks.notebook import CodeCell, choose_cells, code_cells, notebook_text, read_notebook
+from .notebooks.notebook import CodeCell, choose_cells, code_cells, drop_emptied, notebook_text, read_notebook
 from .parser import option_words
 from .written.outputs import check_outputs, found, has_color, width
 from .written.page import NO_TIMELINE, Section, check_view_name, html_page, json_text, write_drawn
@@ -146,6 +146,7 @@ def _write(
         if not report.has_timeline and (arguments.view or arguments.trace):
             print(f"grape: {NO_TIMELINE.format(f'cell {report.number}')}", file=sys.stderr)
     if arguments.out is not None:
+        drop_emptied(notebook)
         write_text(arguments.out, notebook_text(notebook), "the executed notebook")
 
 

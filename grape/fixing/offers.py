@@ -12,6 +12,7 @@ from ..model import CellEvidence, Finding, Fix, TensorView
 from ..model.codes import REWRITTEN
 from ..model.location import line_of
 from ..rewrite import Declined, Rewritten, names_in_functions
+from ..rewrite.likely import source_of
 from ..rewrite.source import mask
 from .verification import verify
 
@@ -32,17 +33,6 @@ _PADDED = "pad the list to a few lengths, as in the rewrite below; what takes it
 """Likewise, where the rewrite had to be compared."""
 
 _MASKED = ("aten.index.", "aten.index_put.", "aten.index_put_.")
-
-
-def source_of(evidence: CellEvidence, file: str) -> str | None:
-    """The source of a cell or file as it was typed, as far as that is known; None where it is not."""
-    if file == evidence.file:
-        return evidence.source
-    source = dict(evidence.sources).get(file)
-    if source is None or "get_ipython()" in source:
-        return None
-    # What ran before under ``%%grape`` is kept with that line as the comment that it became.
-    return source[2:] if source.startswith("# %%grape") else source
 
 
 def elsewhere(evidence: CellEvidence, file: str) -> frozenset[str]:

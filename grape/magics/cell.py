@@ -276,7 +276,8 @@ class GrapeCell:
             _write_json(report, self.options.json, quiet=self._told_of_json)
         try:
             history.add(report, self._source, getattr(self.info, "cell_id", None))
-            self._display.finish(report, error, brief=self._mode != "watch" and session.is_known)
+            shown = history.as_shown(report, self._source) if error is None else report
+            self._display.finish(shown, error, brief=self._mode != "watch" and session.is_known)
             if error is None and not self.options.no_widget:
                 self._display.widget(report)
         except (Exception, KeyboardInterrupt) as failure:

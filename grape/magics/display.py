@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import sys
 import time
@@ -75,11 +76,19 @@ def _unfolded(report: Report) -> _Bundle:
     return _Bundle(text_plain=report.to_text(details=False), text_html=report.to_html())
 
 
+def _sent(publisher: DisplayPublisher) -> int | None:
+    """How many messages the kernel has sent; None where that cannot be told, or where something may hold them back."""
+    session = getattr(publisher, "session", None)
+    count = getattr(session, "message_count", None)
+    return count if isinstance(count, int) and not getattr(publisher, "_hooks", None) else None
+
+
 class CellDisplay:
     """The one display of a cell. It never goes through the displayhook, so that ``Out`` and ``_`` are the person's.
 
     A front end that cannot replace an output (a terminal) shows no progress, nor does a cell that is soon over. Where
-    the cell clears its output, the place of the progress is gone: no more progress then.
+    the cell clears its output, the place of the progress is gone: no more progress then. Where the cell has shown
+    nothing since, the report takes the place of the progress, so that no empty output is saved with the notebook.
     """
 
     def __init__(self, shell: InteractiveShell, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -88,6 +97,8 @@ class CellDisplay:
         # IPython's own class prints; those of the front ends send messages, which can be replaced.
         self._silent = type(shell.display_pub) is DisplayPublisher
         self._handle: DisplayHandle | None = None
+        self._last: int | None = None
+        """Messages sent, when the progress was the last one of them; None where it was not sent."""
         self._updated_at = clock() + SECONDS_BEFORE_PROGRESS - SECONDS_BETWEEN_UPDATES
         self._restore = replace_method(shell.display_pub, "clear_output", self._watch_clear(shell.display_pub))
 
@@ -108,6 +119,10 @@ class CellDisplay:
         else:
             alone = report.evidence.ranks is None  # else its table is another at each run
             shown = _brief(report) if brief and alone else _unfolded(report)
+        if self._handle is not None and self._is_last():
+            self._handle.update(shown)
+            self._handle = None
+            return
         self._take_back()
         display(shown)
 
@@ -134,10 +149,21 @@ class CellDisplay:
         self._restore()
 
     def _show(self, shown: object) -> None:
+        still_last = self._handle is None or self._is_last()
+        before = _sent(self._shell.display_pub)
         if self._handle is not None:
             self._handle.update(shown)
         else:
             self._handle = display(shown, display_id=True)
+        after = _sent(self._shell.display_pub)
+        self._last = after if still_last and after != before else None
+
+    def _is_last(self) -> bool:
+        """True where the progress is the last output of the cell for sure."""
+        with contextlib.suppress(Exception):  # the person's own streams
+            sys.stdout.flush()
+            sys.stderr.flush()
+        return self._last is not None and _sent(self._shell.display_pub) == self._last
 
     def _take_back(self) -> None:
         """Leave nothing of the progress, which stands above what the cell has shown since."""

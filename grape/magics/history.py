@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from ..errors import UsageError
 from ..render.comparison import compare_reports, comparison_text, damaged, reports_of
 from ..render.jsontext import plain
 from ..render.units import duration, one_line, plural
+from ..render.verdict.next_step import next_step
 
 if TYPE_CHECKING:
     from ..render import Report
@@ -78,12 +79,14 @@ class History:
     def __init__(self) -> None:
         self._runs: list[Run] = []
         self._count = 0
+        self._steps: dict[str, str | None] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def clear(self) -> None:
         self._runs.clear()
+        self._steps.clear()
         self._count = 0
 
     def numbers(self) -> list[int]:
@@ -101,6 +104,16 @@ class History:
             versions=_versions(),
         )
         self._runs = [*self._runs[1 - MOST_RUNS :], run]
+
+    def as_shown(self, report: Report, source: str) -> Report:
+        """`report` as it stands below its cell: without the next step that the last run of the same source had, too."""
+        step = next_step(report)
+        said = step.replace(report.evidence.file, "") if step is not None else None
+        told = said is not None and self._steps.pop(source, None) == said
+        self._steps[source] = said
+        while len(self._steps) > MOST_RUNS:
+            del self._steps[next(iter(self._steps))]
+        return replace(report, step_told=True) if told else report
 
     def text(self) -> str:
         """A line for each run, and below it what changed since the run of the same cell before."""
@@ -186,8 +199,9 @@ def _changes(before: Run, run: Run) -> list[str]:
     lines = [line for line in difflib.ndiff(before.source.splitlines(), run.source.splitlines()) if line[0] in "+-"]
     gone, come = (sum(line[0] == sign for line in lines) for sign in "-+")
     source = [f"source since run {before.number}: {plural(come, 'line')} new, {gone} gone"] if lines else []
-    found = [change for change in compare_reports([before.report], [run.report]) if change.kind in ("better", "worse")]
-    marks = {"better": "+", "worse": "-"}
+    told = {"better", "worse", *(["note"] if source else [])}  # times as written count where somebody rewrote it
+    found = [change for change in compare_reports([before.report], [run.report]) if change.kind in told]
+    marks = {"better": "+", "worse": "-", "note": " "}
     shown = [f"{marks[change.kind]} {one_line(change.text, _WIDTH)}" for change in found[:_SHOWN_CHANGES]]
     rest = len(found) - len(shown)
     more = [f"and {plural(rest, 'more change')}: %grape compare {before.number} {run.number}"] if rest else []

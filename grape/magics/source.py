@@ -135,5 +135,8 @@ def evaluated(call: ast.Call, names: dict[str, object]) -> tuple[Any, tuple[obje
         code = compile(expression, "<whatif>", "eval")
     except SyntaxError as error:
         raise UsageError(f"cannot evaluate '{ast.unparse(call)}': {error.msg}") from None
-    module, (args, kwargs) = eval(code, names)
+    try:
+        module, (args, kwargs) = eval(code, names)
+    except NameError as error:
+        raise UsageError(f"cannot evaluate '{ast.unparse(call)}': {error}") from None
     return module, args, kwargs

@@ -33,14 +33,14 @@ def show_view(shell: InteractiveShell, report: Report) -> None:
     if getattr(shell, "kernel", None) is None or type(shell.display_pub) is DisplayPublisher:
         return
     from ..render.timeline.view import build_view, events_of
+    from ..rewrite.likely import has_likely_fix
 
     known = _cell_id(shell)
     before = OPEN.pop(known, None) if known is not None else None
     if before is not None:
         before.close()
     events = events_of(report)
-    fixable = any(finding.fix or finding.fixable for finding in report.findings)
-    if not (events or fixable):
+    if not (events or any(one.fix or has_likely_fix(report.evidence, one) for one in report.findings)):
         return
     try:
         from ..widgets.report import ReportWidget

@@ -104,6 +104,8 @@ class ReportData:
     notebook: str | None = None
     make_fixes: Callable[[], tuple[Finding, ...]] | None = field(default=None, compare=False, repr=False)
     """Gives the findings with their fixes, the same ones at each call; None once they are here, or where none are."""
+    step_told: bool = field(default=False, compare=False, repr=False)
+    """True where an earlier run of the cell was shown with the same next step, which is not shown again."""
 
     @property
     def device(self) -> str:

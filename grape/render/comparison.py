@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from ..errors import UsageError
 from .units import duration, one_line, pair, plural, ratio, waited_pair
 
 Json = Mapping[str, Any]
+
+_ALIKE = re.compile(r"; (?:in `[^`]*`, )?and alike in ")
 
 _ONE_RUN_VARIES = 0.1
 """By less than this share two runs of one cell may differ with nothing changed."""
@@ -76,25 +79,48 @@ def _cell(old: Json, new: Json, where: str) -> Iterator[Change]:
         elif name not in before:
             yield Change(kind="note", text=f"{label}: a new region, {_state(after[name])}")
         else:
-            yield from _region(before[name], after[name], label, timed=old["device"] == new["device"])
+            timed, claimed = old["device"] == new["device"], not _on_cpu(old["cell"], new["cell"])
+            yield from _region(before[name], after[name], label, timed=timed, claimed=claimed)
     yield from _findings(old["findings"], new["findings"], where)
 
 
 def _waited(old: Json, new: Json, where: str) -> Iterator[Change]:
     """The line about the time of the whole cell, where it clearly changed: each was measured once. Of two runs that
-    nothing served the line says so: nobody may take what the machine did for Grape's.
+    nothing served none is better, nor is on a CPU: nobody may take for Grape's what the machine did, or its own
+    looking.
     """
     before, after = old.get("wall_ms"), new.get("wall_ms")
     if not before or not after or abs(after - before) <= _ONE_RUN_VARIES * before:
         return
+    plainly = "" if _is_served(old) or _is_served(new) else ", as written both times"
+    if plainly or _on_cpu(old, new):
+        own = [(_own_ms(one), wall, which) for one, wall, which in ((old, before, "first"), (new, after, "second"))]
+        took = [f"{duration(ms)} of the {which}" for ms, wall, which in own if ms > _ONE_RUN_VARIES * wall]
+        looked = f"; Grape itself took {' and '.join(took)}" if took else ""
+        text = f"{where}the cell: {waited_pair(before, after)}{plainly}{looked}"
+        yield Change(kind="note", text=text)
+        return
     by = ratio(max(before, after) / min(before, after))
     word, kind = ("faster", "better") if after < before else ("slower", "worse")
-    served = [one.get("served") for one in (old, new)]
-    plainly = ", as written both times" if all(one is not None and not any(one.values()) for one in served) else ""
-    yield Change(kind=kind, text=f"{where}the cell: {by} {word} ({waited_pair(before, after)}){plainly}")
+    yield Change(kind=kind, text=f"{where}the cell: {by} {word} ({waited_pair(before, after)})")
 
 
-def _region(old: Json, new: Json, label: str, *, timed: bool) -> Iterator[Change]:
+def _is_served(cell: Json) -> bool:
+    """True where graphs or streams served some of it, and where that is not known."""
+    served = cell.get("served")
+    return served is None or any(served[by] for by in ("streams", "regions"))
+
+
+def _on_cpu(old: Json, new: Json) -> bool:
+    """True of the reference of graphs, which makes nothing faster."""
+    return old.get("backend") == new.get("backend") == "tape"
+
+
+def _own_ms(cell: Json) -> float:
+    return float(sum((cell.get("own_ms") or {}).values()))
+
+
+def _region(old: Json, new: Json, label: str, *, timed: bool, claimed: bool) -> Iterator[Change]:
     if (old["outcome"], old["reason"]) != (new["outcome"], new["reason"]):
         kind = "better" if new["outcome"] == "replayed" else "worse" if old["outcome"] == "replayed" else "note"
         yield Change(kind=kind, text=f"{label}: {_state(old)}, now {_state(new)}")
@@ -102,7 +128,9 @@ def _region(old: Json, new: Json, label: str, *, timed: bool) -> Iterator[Change
     if not timed or one is None or other is None:
         return
     times = pair(one["median"], other["median"])
-    if _apart(one, other):
+    if _apart(one, other) and not claimed:
+        yield Change(kind="note", text=f"{label}: {times} per call")
+    elif _apart(one, other):
         faster = other["median"] < one["median"]
         by = ratio(max(one["median"], other["median"]) / max(min(one["median"], other["median"]), 1e-12))
         kind = "better" if faster else "worse"
@@ -143,8 +171,10 @@ def _findings(old: Sequence[Json], new: Sequence[Json], where: str) -> Iterator[
 
 
 def _identity(finding: Json) -> tuple[object, ...]:
-    """Numbers in a message differ from run to run; what stands in backticks is the person's code."""
-    quoted = tuple(finding["message"].split("`")[1::2])
+    """Numbers in a message differ from run to run, and which regions share it; what else stands in backticks is the
+    person's code.
+    """
+    quoted = tuple(_ALIKE.split(finding["message"])[0].split("`")[1::2])
     return (finding["code"], finding["severity"] == "blocker", quoted)
 
 

@@ -8,9 +8,6 @@ import libcst as cst
 
 from .code import Code
 
-CASTS = ("float", "int")
-
-
 _KEPT_ON_DEVICE = ("detach", "cpu")
 
 

@@ -17,12 +17,12 @@ import libcst as cst
 from ..model import Finding
 from .code import Code, descendants, dotted, edited, importing
 from .effects import call_name, calls, mutates, only_statement, value_of
+from .likely import LISTS_OF_INDICES
 from .result import Compared, Declined
 
 TOLERANCE = 1e-4
 """Of the largest value: products of matrices of another height may round otherwise, and steps go on from there."""
 _PADDED = "grape.pad_edges"
-_LISTS = ("nonzero", "where", "argwhere")
 _TURNS = frozenset({"t", "T", "contiguous", "mT", "unbind", "stack"})
 """What only turns a list around."""
 _COUNTS = frozenset(
@@ -72,7 +72,7 @@ def _lists(code: Code) -> list[cst.Call]:
     for call in calls(code.module):
         name = call_name(call)
         positional = [arg for arg in call.args if arg.keyword is None]
-        if name.startswith("torch.") and name.rpartition(".")[2] in _LISTS:
+        if name.startswith("torch.") and name.rpartition(".")[2] in LISTS_OF_INDICES:
             found += [call] if len(positional) == 1 else []
         elif isinstance(call.func, cst.Attribute) and call.func.attr.value in ("nonzero", "argwhere"):
             found += [call] if not positional else []

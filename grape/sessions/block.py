@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import linecache
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from ..errors import UsageError
-from ..options import Options, budget_bytes
+from ..options import Options, budget_bytes, with_settings
 from .cell import Session
 from .choice import session_for
 from .running import Cell
@@ -29,17 +29,15 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
     GPU, and where they cannot, regions look at it anew, however long that takes. An exception of the block propagates;
     what was observed until then is still reported.
     """
-    try:
-        chosen = replace(options or Options(), **settings)
-    except TypeError as error:
-        raise UsageError(f"unknown setting: {error}") from None
+    chosen = with_settings(options or Options(), settings)
     if chosen.rewrite:
         raise UsageError("rewrite is for cells: a `with` block is part of a file, which runs as it is written")
     chosen = replace(chosen, memory_budget=budget_bytes(chosen.memory_budget))
     filename, line, namespace = _caller()
     source = "".join(linecache.getlines(filename))
-    cell = Cell(name=filename, source=source, filename=filename, line=line)
-    current = session_for(options=chosen, cell=cell, namespace=namespace)
+    named = _of_a_notebook()
+    cell = Cell(name=named(filename) if named else filename, source=source, filename=filename, line=line)
+    current = session_for(options=chosen, cell=cell, namespace=namespace, file_names=named)
     current.open()
     failure: BaseException | None = None
     try:
@@ -50,6 +48,20 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
     finally:
         current.close(failure)
         failure = None  # else its traceback, this frame and what they hold wait for the garbage collector
+
+
+def _of_a_notebook() -> Callable[[str], str] | None:
+    """Gives the name to show of a file, as `In[4]` where it is a cell; None in a script."""
+    ask = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    label = getattr(getattr(ask() if ask is not None else None, "compile", None), "format_code_name", None)
+    if label is None:
+        return None
+
+    def shown(file: str) -> str:
+        known = label(file)
+        return str(known[1]) if known else file
+
+    return shown
 
 
 def _caller() -> tuple[str, int, dict[str, object]]:

@@ -46,6 +46,12 @@ class Cell:
         """What its runs are counted under."""
         return self.key or (self.source, self.line)
 
+    def may_run_again(self, names: Callable[[str], str] | None) -> bool:
+        """True for a cell of a notebook, which has `names` of its files: fixes are compared on copies. No script is run
+        again, and no function around a `with` block.
+        """
+        return names is not None and not self.line
+
     def names(self, others: Callable[[str], str] | None) -> Callable[[str], str]:
         """Gives the name to show of a file that code is compiled from; `others` gives those of other files."""
 

@@ -70,7 +70,9 @@ class SeenCell:
         costs = _costs(owner, evidence)
         evidence = predict(evidence, costs)
         findings = advise(evidence, costs)
-        fixes = fixes_of(owner, self.cell, evidence, findings, self.namespace if self._file_names is not None else None)
+        fixes = fixes_of(
+            owner, self.cell, evidence, findings, self.namespace if self.cell.may_run_again(self._file_names) else None
+        )
         timed = self._timed(owner, evidence, error)
         bar = self._bar(owner)
         self._prospect = self._expect(owner, timed, bar) if error is None else None
@@ -163,7 +165,7 @@ class SeenCell:
             evidence = replace(evidence, given_up=why)
         if owner.context.beside_group:
             evidence = replace(evidence, as_written=_beside_group())
-        namespace = self.namespace if self._file_names is not None else None
+        namespace = self.namespace if self.cell.may_run_again(self._file_names) else None
         self.report = report_again(owner, past, self._timed(owner, evidence, error), namespace)
         return self.report
 

@@ -60,6 +60,8 @@ def what_if(
     """
     if not isinstance(module, nn.Module):
         raise UsageError(f"what_if measures the call of an nn.Module, not of {type(module).__name__}")
+    if isinstance(args, Tensor | Mapping | str):
+        raise UsageError(f"what_if takes the arguments as a tuple, what_if(model, (x,)), not as {type(args).__name__}")
     if any(getattr(one, "_compiled_call_impl", None) is not None for one in module.modules()):
         raise UsageError("the module was compiled in place, which no copy is: measure it before `compile()`")
     given = dict(kwargs or {})

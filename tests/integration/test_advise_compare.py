@@ -251,12 +251,32 @@ def test_what_the_whole_cell_took(before: float | None, after: float, said: list
     assert told == said
 
 
-def test_a_cell_that_nothing_served_is_said_to_have_run_as_written() -> None:
+def test_of_a_cell_that_nothing_served_neither_run_is_better() -> None:
+    """The first contains what Grape looked for."""
+    old, new = build_report(*sample()).to_dict(), build_report(*sample()).to_dict()
+    served = {"streams": 0.0, "regions": 0.0, "as_written": 1.0}
+    for report, wall_ms, own_ms in ((old, 970.0, 600.0), (new, 290.0, 1.0)):
+        report["cell"] |= {"wall_ms": wall_ms, "served": served, "own_ms": {"observe": own_ms, "record": 0.0}}
+    first, *_ = compare_reports([old], [new])
+    assert first.text == "the cell: 0.97 -> 0.29 s, as written both times; Grape itself took 600 ms of the first"
+    assert comparison_text([old], [new]).startswith("no significant change\n")
+    new["cell"]["served"] = served | {"regions": 0.4, "as_written": 0.6}
+    first, *_ = compare_reports([old], [new])
+    assert (first.kind, first.text) == ("better", "the cell: 3.3x faster (0.97 -> 0.29 s)")
+
+
+def test_on_a_cpu_nothing_is_called_faster() -> None:
     old, new = build_report(*sample()).to_dict(), build_report(*sample()).to_dict()
     for report, wall_ms in ((old, 970.0), (new, 290.0)):
-        report["cell"] |= {"wall_ms": wall_ms, "served": dict.fromkeys(report["cell"]["served"], 0.0)}
-    first, *_ = compare_reports([old], [new])
-    assert first.text == "the cell: 3.3x faster (0.97 -> 0.29 s), as written both times"
-    new["cell"]["served"]["regions"] = 0.4
-    first, *_ = compare_reports([old], [new])
-    assert first.text == "the cell: 3.3x faster (0.97 -> 0.29 s)"
+        report["cell"] |= {"backend": "tape", "wall_ms": wall_ms}
+    assert new["regions"][0]["outcome"] == "replayed"
+    new["regions"][0]["after_ms"] = {**new["regions"][0]["after_ms"], "median": 0.01}
+    told = compare_reports([old], [new])
+    assert {change.kind for change in told} <= {"note", "same"} and "faster" not in str(told)
+    assert told[0].text.startswith("the cell: 0.97 -> 0.29 s")
+
+
+def test_which_regions_share_a_finding_may_differ() -> None:
+    old, new = build_report(*sample()).to_dict(), build_report(*sample()).to_dict()
+    new["findings"][0]["message"] += "; in `Net`, and alike in `Other`"
+    assert compare_reports([old], [old]) == compare_reports([old], [new])

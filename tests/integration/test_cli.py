@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 
 import grape
 from grape.cli import main
-from grape.cli.notebooks.notebook import code_cells
+from grape.cli.notebooks.notebook import code_cells, drop_emptied
 from tests.integration import notebook_files
 
 notebook_file = functools.partial(notebook_files.notebook_file, kernel="python3")
@@ -282,3 +282,17 @@ class TestKernels:
         (folder / "kernel.json").write_text(json.dumps({**spec, "display_name": "odd"}))
         monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
         assert message in failed(capsys, code, "run", notebook_file(tmp_path, "x = 1"), "--kernel", "odd")
+
+
+def test_of_a_progress_that_was_emptied_nothing_is_written() -> None:
+    """A notebook that is saved would hold an output without content."""
+    kept = [
+        new_output("stream", text=""),
+        new_output("display_data", {"text/plain": ""}),
+        new_output("display_data", {"text/plain": "x", "text/html": ""}),
+    ]
+    emptied = new_output("display_data", {"text/plain": "", "text/html": ""})
+    cell = new_code_cell("x", outputs=[kept[0], emptied, *kept[1:]])
+    notebook = new_notebook(cells=[new_markdown_cell("# x"), cell])
+    drop_emptied(notebook)
+    assert cell.outputs == kept

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import grape
 from grape.errors import UsageError
 from grape.magics.history import MOST_RUNS, History
+from grape.model import Position
 from grape.render import Report, build_report
 from tests.integration.notebook import Notebook
 from tests.unit.sample_evidence import cell, host_sync, launch_bound, region, sample
@@ -141,3 +143,29 @@ def test_the_runs_of_a_notebook(notebook: Notebook, tmp_path: Path) -> None:
     notebook.run("%grape reset")
     notebook.run("%grape history")
     assert notebook.said == "nothing has run under %%grape yet\n"
+
+
+def test_a_next_step_is_shown_once_for_a_cell_until_it_is_another_one() -> None:
+    history = History()
+    blocked = made(host_sync(at=Position(file="In[4]", line=11, function="f")), file="In[4]")
+    later = made(host_sync(at=Position(file="In[9]", line=11, function="f")), file="In[9]")
+    step = "next: fix GR101 at In[{}], line 11, as said there"
+    assert step.format(4) in history.as_shown(blocked, "a = 1\n").to_text(width=200)
+    shown = history.as_shown(later, "a = 1\n")
+    assert "next: " not in shown.to_text(width=200) and "next:" not in shown.to_html()
+    assert shown == later and step.format(9) in later.to_text(width=200), "the report itself is whole"
+    assert step.format(4) in history.as_shown(blocked, "a = 2\n").to_text(width=200), "the cell was edited"
+    assert "next: later cells use the same graphs" in history.as_shown(made(), "a = 1\n").to_text(width=200)
+    assert step.format(9) in history.as_shown(later, "a = 1\n").to_text(width=200)
+    history.clear()
+    assert step.format(9) in history.as_shown(later, "a = 1\n").to_text(width=200)
+
+
+def test_below_a_cell_that_runs_again_its_step_is_not_repeated(notebook: Notebook) -> None:
+    source = "%%grape --profile\ntotal = 0.0\nfor _ in range(20):\n    total += net(start).sum().item()\n"
+    said = []
+    for _ in range(3):
+        notebook.under_grape(source)
+        said.append("next: " in notebook.said)
+    assert said == [True, False, False]
+    assert grape.last is not None and "next: " in grape.last.to_text()

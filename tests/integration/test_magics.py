@@ -39,6 +39,7 @@ class FakeReport:
     has_timeline: bool = True
     memory: MemoryCurve = field(default_factory=MemoryCurve)
     made_findings: tuple[Any, ...] = ()
+    step_told: bool = True
     evidence: Any = field(default_factory=lambda: SimpleNamespace(ranks=None))
 
     def with_fixes(self) -> FakeReport:
@@ -563,6 +564,31 @@ def test_the_report_stands_below_what_the_cell_shows_and_nothing_is_left_of_its_
     assert own["data"]["text/plain"] == "its own"
     assert gone["update"] and gone["transient"] == first["transient"] != {} and set(gone["data"].values()) == {""}
     assert not report["update"] and report["data"]["text/plain"] == "REPORT no significant change"
+
+
+def test_where_a_cell_shows_nothing_the_report_takes_the_place_of_its_progress(
+    shell: InteractiveShell, recorder: Recorder, messages: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is emptied would be saved with the notebook."""
+
+    class Counted:
+        @property
+        def message_count(self) -> int:
+            return len(messages)
+
+    monkeypatch.setattr(shell.display_pub, "session", Counted(), raising=False)
+    recorder.at["open"] = lambda session: session.on_progress("observing")
+    run(shell, "%%grape\nx = 1")
+    progress, report = messages
+    assert report["update"] and report["transient"] == progress["transient"] != {}
+    assert report["data"]["text/plain"] == "REPORT no significant change"
+    messages.clear()
+    run(shell, "%%grape\nfrom IPython.display import display; display({'text/plain': 'its own'}, raw=True)")
+    assert [message["update"] for message in messages] == [False, False, True, False], "the report stands below"
+    messages.clear()
+    monkeypatch.setattr(shell.display_pub, "_hooks", [print], raising=False)  # they may keep what is shown
+    run(shell, "%%grape\nx = 1")
+    assert [message["update"] for message in messages] == [False, True, False]
 
 
 def test_without_progress_there_is_one_plain_output(

@@ -332,3 +332,14 @@ def test_packed_weights_are_no_number(shell: InteractiveShell) -> None:
     found = notebook.under_grape("%%grape --engine regions\nfor _ in range(8):\n    y = net(x)\n")
     said = [finding for finding in found["findings"] if "linear_dynamic" in finding["message"]]
     assert [one["code"] for one in said] == ["GR405"] and "`ScriptObject`" in said[0]["message"]
+
+
+def test_a_block_in_a_cell_is_told_by_the_name_of_the_cell(notebook: Notebook) -> None:
+    notebook.run("def read(x):\n    return x.exp().sum().item()")
+    notebook.run("import grape, torch\nwith grape.session():\n    read_of = [read(torch.ones(9)) for _ in range(30)]")
+    number = notebook.shell.execution_count - 1
+    assert grape.last is not None
+    told = grape.last.to_dict()
+    assert told["cell"]["file"] == f"In[{number}]"
+    assert {one["file"] for one in told["findings"]} <= {f"In[{number}]", f"In[{number - 1}]"}
+    assert all(one.fix is None or not one.fix.verified for one in grape.last.with_fixes().findings)

@@ -137,12 +137,14 @@ def nested():
     with grape.session(), grape.session():
         pass
 
-def unknown():
-    with grape.session(speed=9):
+def asking(**settings):
+    with grape.session(**settings):
         pass
 
 assert raised(nested).startswith("a Grape session is already open, by %%grape or grape.session; take one of them away")
-assert raised(unknown).startswith("unknown setting: ")
+assert raised(lambda: asking(speed=9)).startswith("unknown setting: 'speed'; settings: engine, profile, ")
+assert raised(lambda: asking(engin="regions")) == "unknown setting: 'engin'; did you mean engine?"
+assert raised(lambda: asking(engine="region")) == "engine is one of auto, regions, streams, not 'region'"
 assert raised(lambda: grape.graph(3)) == "grape.graph takes a function or a module, not int"
 with grape.session():
     assert torch.equal(loop(), expected)

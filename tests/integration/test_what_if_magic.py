@@ -25,6 +25,7 @@ def test_the_table_of_a_call(notebook: Notebook) -> None:
 def test_what_is_no_call_of_a_module(notebook: Notebook) -> None:
     for line, said in {
         "": "%grape whatif needs an argument: %grape whatif CALL",
+        "nett(x)": "cannot evaluate 'nett(x)': name 'nett' is not defined",
         "net": "needs a call of a module, as in %grape whatif model(x), not 'net'",
         "net(": "cannot read 'net('",
         "net(await x)": "cannot",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,8 +55,9 @@ def test_a_line_in_two_splits_of_one_loop_is_one_finding() -> None:
         stopped(f"loop at line 2, from line {first}", line=first, loop_line=2, traces=(reading(5),)) for first in (4, 3)
     ]
     apart = stopped("loop at line 9, from line 5", line=5, loop_line=9, traces=(reading(5),))
-    at_five = [finding.region for finding in advise(cell(*parts, apart)) if finding.at == at(5)]
-    assert at_five == ["loop at line 2, from line 3", "loop at line 9, from line 5"]
+    (at_five,) = (finding for finding in advise(cell(*parts, apart)) if finding.at == at(5))
+    assert at_five.region == "loop at line 2, from line 3"
+    assert dict(at_five.evidence)["alike_in"] == ("loop at line 9, from line 5",)
 
 
 def test_a_line_of_a_function_is_told_once_where_who_calls_it_is_no_region_around_it() -> None:
@@ -83,9 +85,31 @@ def test_copies_may_differ_in_what_was_counted() -> None:
         for name, n in (("Net #2", 14), ("Net", 9), ("Net 2", 9))
     )
     assert [finding.message for finding in _of_copies(list(found))] == [
-        "`Net` was called in 14 calls; and 1 more like it",
-        "`Net 2` was called in 9 calls",
+        "`Net` was called in 14 calls; and alike in `Net 2`",
     ]
+
+
+def test_modules_that_share_a_helper_share_a_finding() -> None:
+    """It names them: one line is read by all."""
+    names = ["Encoder (enc)", "Decoder (dec)", "Head (head)"]
+    often = ["once per call", "2 times per call", "once per call"]
+    reads = [
+        Finding(
+            code="GR101", severity="costly", message=f"`x.item()` waits {n}", at=at(3), region=name, advice="keep it"
+        )
+        for name, n in zip(names, often, strict=True)
+    ]
+    (one,) = _of_copies(reads)
+    alike = "alike in `Decoder (dec)` and `Head (head)`"
+    assert one.message == f"`x.item()` waits once per call; in `Encoder (enc)`, and {alike}"
+    assert dict(one.evidence)["alike_in"] == ("Decoder (dec)", "Head (head)")
+    named = [replace(one, message=f"`{one.region}` stays eager: it reads", severity="blocker") for one in reads]
+    assert [one.message for one in _of_copies(named)] == [f"`Encoder (enc)` stays eager: it reads; and {alike}"]
+    many = [replace(reads[0], region=f"Net{n}") for n in range(6)]
+    (one,) = _of_copies(many)
+    assert one.message.endswith("; in `Net0`, and alike in `Net1`, `Net2` and 3 more")
+    elsewhere = [replace(reads[0], at=at(4)), replace(reads[1], severity="hint"), *reads[2:]]
+    assert _of_copies(elsewhere) == elsewhere
 
 
 @pytest.mark.parametrize(
@@ -172,10 +196,11 @@ def test_of_equal_findings_the_persons_own_lines_come_first() -> None:
     assert [f.at for f in findings] == [at(5), at(3)]
 
 
-def test_other_lines_regions_and_codes_stay_apart() -> None:
+def test_other_lines_and_codes_stay_apart() -> None:
     twice = trace(item(line=1), item(line=2), reads=[(0, "call", 1, 5), (1, "call", 1, 5)])
     branch = trace(item(line=1), item(line=1), reads=[(0, "call", 1, 5), (1, "if", True, 5)])
-    assert len(advise(cell(region("a", traces=(twice,)), region("b", traces=(reading(1),))))) == 3
+    first, second = advise(cell(region("a", traces=(twice,)), region("b", traces=(reading(1),))))
+    assert (first.at, second.at) == (at(1), at(2)) and first.message.endswith("; in `b`, and alike in `a`")
     assert codes(cell(region(traces=(branch,)))) == ["GR101", "GR102"]
 
 
@@ -183,7 +208,8 @@ def test_a_line_in_nested_regions_is_reported_for_the_innermost() -> None:
     outer = region("generate", traces=(reading(7),))
     inner = region("forward", parent="generate", traces=(reading(7),))
     sibling = region("score", traces=(reading(7),))
-    assert [f.region for f in advise(cell(outer, inner, sibling))] == ["forward", "score"]
+    (one,) = advise(cell(outer, inner, sibling))
+    assert (one.region, dict(one.evidence)["alike_in"]) == ("forward", ("score",))
 
 
 def test_blockers_first_and_among_them_the_region_that_holds_most_time() -> None:

@@ -7,6 +7,7 @@ import linecache
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,6 @@ def test_no_rewrite_is_made_and_nothing_parsed_until_somebody_asks(runs: Runs, m
     assert finding.fixable and finding.fix is None
     said = report.to_dict()["findings"]
     assert [(one["fixable"], one["fix"]) for one in said if one["code"] == "GR101"] == [(True, None)]
-    assert "%grape diff shows a rewrite, if there is one" not in report.verdict
     report.to_text(), report.to_html(), report.to_json()
     assert made == []
 
@@ -117,15 +117,25 @@ def test_while_a_cell_runs_nothing_is_compared_and_afterwards_it_is(monkeypatch:
     assert seen == [(None, later.A_CELL_RUNS), ({"x": 1}, later.A_SCRIPT)]
 
 
-def test_the_text_says_where_a_rewrite_may_be() -> None:
-    evidence, finding = cell(region()), host_sync()
+def test_the_text_says_where_a_rewrite_is() -> None:
+    known = "\n" * 7 + "kept = []\nfor x in xs:\n    y = f(x)\n    kept.append(y.item())\n"
+    evidence, finding = replace(cell(region()), source=known), host_sync()
     asked, unasked = build_report(evidence, (finding,)), build_report(evidence, (finding,), lambda: (finding,))
     step = "next: fix GR101 at In[4], line 11, as said there\n"
     assert step in asked.to_text(width=200)
-    assert "next: %grape diff shows a rewrite for GR101 at In[4], line 11, if there is one\n" in unasked.to_text(
-        width=200
-    )
+    assert "next: %grape diff shows a rewrite for GR101 at In[4], line 11\n" in unasked.to_text(width=200)
     assert step in unasked.with_fixes().to_text(width=200)
+    printed = replace(evidence, source=known.replace("kept.append", "print"))
+    assert step in build_report(printed, (finding,), lambda: (finding,)).to_text(width=200)
+
+
+def test_where_somebody_asked_in_vain_no_rewrite_is_promised() -> None:
+    known = "\n" * 7 + "kept = []\nfor x in xs:\n    exec(code)\n    kept.append(y.item())\n"
+    evidence, finding = replace(cell(region()), source=known), host_sync()
+    report = build_report(evidence, (finding,), FixesLater(lambda: evidence, (finding,), None))
+    assert "next: %grape diff shows a rewrite for GR101 at In[4], line 11\n" in report.to_text(width=200)
+    report.with_fixes()
+    assert "next: fix GR101 at In[4], line 11, as said there\n" in report.to_text(width=200)
 
 
 _FIRST_CELL = """

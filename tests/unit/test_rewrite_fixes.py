@@ -63,6 +63,25 @@ CASES = [
         ("losses", "mean"),
     ),
     Case(
+        "a mean that is made a float first",
+        "GR101",
+        3,
+        """\
+        acc = 0
+        for x in xs:
+            acc += (f(x) > 0).float().mean().item()
+        """,
+        """\
+        acc = 0
+        acc_parts = []
+        for x in xs:
+            acc_parts.append((f(x) > 0).float().mean().detach().clone())
+        for part in acc_parts:
+            acc += part.item()
+        """,
+        ("acc",),
+    ),
+    Case(
         "append below a mode of torch",
         "GR101",
         5,

@@ -114,6 +114,8 @@ def test_a_refusal_at_a_traced_line_is_reported_once() -> None:
     ("line", "subject"),
     [
         ("v = float(loss.item())", "`loss.item()`"),
+        ("v = (a == b).float().mean().item()", "`(a == b).float().mean().item()`"),
+        ("v = float(a.float().mean())", "`float(a.float().mean())`"),
         ("v = a.item() + b.item()", "reading a value"),
         ("v = a.item() - a.item()", "`a.item()`"),
         ("v = a_function(of_many, arguments, that_is_very_long, indeed).item()", "`item(...)`"),

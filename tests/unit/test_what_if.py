@@ -97,6 +97,8 @@ def test_time_that_is_up(images: tuple[nn.Module, Tensor]) -> None:
 def test_what_cannot_be_measured() -> None:
     with pytest.raises(UsageError, match=r"the call of an nn.Module, not of builtin"):
         grape.what_if(len, (1,))
+    with pytest.raises(UsageError, match=r"as a tuple, what_if\(model, \(x,\)\), not as Tensor"):
+        grape.what_if(nn.Linear(2, 2), torch.ones(3, 2))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="the call as it is fails: RuntimeError"):
         grape.what_if(nn.Linear(2, 2), (torch.ones(3),))
     net = nn.Linear(2, 2)

@@ -18,6 +18,9 @@ from grape.render.timeline.view import build_view
 from grape.widgets.report import Actions, Answer, ReportWidget
 from tests.unit.sample_evidence import cell, host_sync, launch_bound, operators, region, sample, tape_cell
 
+KEPT = "\n" * 7 + "kept = []\nfor x in xs:\n    y = f(x)\n    kept.append(y.item())\n"
+"""What the host reads in line 11 may be read after the loop."""
+
 
 def report() -> Report:
     evidence, findings = sample()
@@ -139,6 +142,8 @@ def test_findings_alone_are_a_view_where_a_rewrite_may_be_asked_for(displayed: l
     magics_view.show_view(shell(), build_report(tape_cell(trace=operators()), [launch_bound()]))
     assert displayed == []
     magics_view.show_view(shell(), build_report(tape_cell(trace=operators()), [replace(host_sync(), fix=None)]))
+    assert displayed == [], "its source has none"
+    magics_view.show_view(shell(), build_report(tape_cell(trace=operators(), source=KEPT), [host_sync()]))
     assert len(displayed) == 1
 
 
@@ -164,11 +169,12 @@ def test_buttons_of_a_shown_view(displayed: list[Any]) -> None:
 
 def test_rewrites_are_made_at_a_click(monkeypatch: pytest.MonkeyPatch) -> None:
     evidence, findings = sample()
+    evidence = replace(evidence, source=KEPT)
     unread = tuple(replace(finding, fix=None) for finding in findings)
     asked: list[int] = []
     made = build_report(evidence, unread, lambda: asked.append(1) or findings)
     view = build_view(made)
-    assert [one["offered"] for one in view.data["findings"]] == [finding.fixable for finding in findings]
+    assert [one["offered"] for one in view.data["findings"]] == [finding.code == "GR101" for finding in findings]
     widget = ReportWidget(view.data, view.blob, magics_view._actions(made))
     said: list[Any] = []
     monkeypatch.setattr(widget, "send", said.append)

@@ -18,6 +18,8 @@ _SCOPES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef)
 _TESTS = {"if": ast.If, "while": ast.While, "assert": ast.Assert, "ternary": ast.IfExp}
 _TESTED = (ast.If, ast.While, ast.Assert, ast.IfExp)
 _READS = ("item", "tolist", "cpu", "numpy", "float", "int", "bool")
+_CASTS = ("float", "int", "bool")
+"""They read as functions; as methods they make a tensor of another type."""
 _SHOWS = ("print", "display", "format", "str", "repr", "write", "info", "warning", "debug")
 
 _KEEPS = ("append", "appendleft", "extend", "add", "insert", "update")
@@ -115,7 +117,7 @@ class CellSource:
         Of nested calls the innermost one counts; None where several stand side by side.
         """
         found = [(s, node) for s, node in self._on_line(at) if isinstance(node, ast.Call)]
-        named = [(s, node) for s, node in found if last_name(node.func) in names]
+        named = [(s, node) for s, node in found if _is_call_to(node, names)]
         calls = {id(node) for _, node in named}
         innermost = [(s, n) for s, n in named if not any(id(o) in calls for o in ast.walk(n) if o is not n)]
         if len({ast.unparse(node) for _, node in innermost}) != 1:
@@ -202,7 +204,7 @@ class CellSource:
         that stand there, or without one around what is a tensor by itself.
         """
         nodes = [node for _, node in self._on_line(at)]
-        reads = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func) in _READS]
+        reads = [node for node in nodes if _is_call_to(node, _READS)]
         for node in nodes:
             name = _asking(node)
             part = node.test if isinstance(node, _TESTED) else node
@@ -231,6 +233,12 @@ class CellSource:
         if source is not None and at is not None:
             for node in source.on_line(at.line):
                 yield source, node
+
+
+def _is_call_to(node: ast.AST, names: Collection[str]) -> bool:
+    if not isinstance(node, ast.Call) or (isinstance(node.func, ast.Attribute) and node.func.attr in _CASTS):
+        return False
+    return last_name(node.func) in names
 
 
 def _assigned(node: ast.AST) -> ast.expr | None:

@@ -138,6 +138,13 @@ def choose_cells(
     return chosen
 
 
+def drop_emptied(notebook: nbformat.NotebookNode) -> None:
+    """Drop outputs that hold nothing any more: where the progress of a cell stood that has shown something since."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [one for one in cell.outputs if one.get("data") != {"text/plain": "", "text/html": ""}]
+
+
 def notebook_text(notebook: nbformat.NotebookNode) -> str:
     """The file's text, in the format the notebook had within version 4."""
     with warnings.catch_warnings():

@@ -220,7 +220,7 @@ def _file(finding: Finding) -> str:
 
 
 def _source(report: Report, file: str) -> str:
-    from ...fixing.offers import source_of
+    from ...rewrite.likely import source_of
 
     source = source_of(report.evidence, file)
     if source is None:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...model import Finding, Fix, RegionEvidence, ReportData, Spent, Timeline
+from ...rewrite.likely import has_likely_fix
 from ..html.html_lines import SPENT
 from ..jsontext import plain
 from ..lines import cell_lines, lines_title
@@ -266,7 +267,7 @@ def _finding(report: ReportData, finding: Finding) -> dict[str, object]:
         "cost": cost(finding),
         "advice": clean(finding.advice or ""),
         "evidence": [[clean(str(key)), _value(value)] for key, value in finding.evidence],
-        "offered": finding.fixable and report.make_fixes is not None,
+        "offered": report.make_fixes is not None and has_likely_fix(report.evidence, finding),
         "refused": None,
         "fix": _fix(finding.fix) if finding.fix else None,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...advisor.cost import idle_share
 from ...model import Finding, Fix, RegionReport, ReportData
+from ...rewrite.likely import has_likely_fix
 from ..summary import share_of, source_at
 from .said import evidence_of
 from .unchanged import last_decision
@@ -25,6 +26,10 @@ _IDLE = 0.15
 
 def next_step(report: ReportData) -> str | None:
     """The one thing to do now, or None."""
+    return None if report.step_told else _step(report)
+
+
+def _step(report: ReportData) -> str | None:
     main = report.main_region
     for finding in report.findings:
         if finding.fix is not None:
@@ -80,12 +85,14 @@ def _beside_streams(report: ReportData) -> str | None:
 
 
 def _unread(report: ReportData, finding: Finding) -> bool:
-    """Where a rewrite may exist that nobody has asked for."""
-    return finding.fixable and report.make_fixes is not None and report.notebook is None
+    """Where there is a rewrite, as far as the source tells, that nobody has asked for."""
+    if report.make_fixes is None or report.notebook is not None or getattr(report.make_fixes, "made", None) is not None:
+        return False
+    return has_likely_fix(report.evidence, finding)
 
 
 def _diff_of(finding: Finding) -> str:
-    return f"%grape diff shows a rewrite for {_named(finding)}, if there is one"
+    return f"%grape diff shows a rewrite for {_named(finding)}"
 
 
 def _named(finding: Finding) -> str:

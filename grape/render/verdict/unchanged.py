@@ -66,6 +66,10 @@ def captured_text(evidence: CellEvidence, region: RegionReport) -> str:
     return f", {count(graphs)} of {plural(shapes, 'shape')} captured"
 
 
+def _is_about(finding: Finding, region: RegionReport) -> bool:
+    return finding.region in (region.name, None) or region.name in dict(finding.evidence).get("alike_in", ())
+
+
 def observed_text(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> Said:
     last, busy = last_decision(evidence, main), busy_text(main.gpu_busy_share)
     if busy and last and last.action == "drop" and not evidence.profile_only:
@@ -82,7 +86,7 @@ def _what_next(evidence: CellEvidence, main: RegionReport, findings: Sequence[Fi
         return "; nothing applied (--profile)"
     if last and last.action == "drop":
         return f"; left eager: {one_line(last.why)}"
-    if any(finding.severity == "blocker" and finding.region in (main.name, None) for finding in findings):
+    if any(finding.severity == "blocker" and _is_about(finding, main) for finding in findings):
         return "; blockers keep it from being accelerated"
     captured, new = captured_text(evidence, main), new_shapes(evidence, main)
     if captured:

@@ -18,11 +18,11 @@ import libcst as cst
 from ...model import Finding
 from ..code import Code, Loop, descendants, same
 from ..effects import CONSTANTS, call_name, calls, moved_out_of, only_statement
-from ..host_reads import CASTS, Read, kept_copy, on_device, sees
+from ..host_reads import Read, kept_copy, on_device, sees
+from ..likely import CASTS, READS
 from ..result import Declined
 from .summed_reads import added
 
-_METHODS = ("item", "tolist")
 _SHOWS = ("print", "display", "format", "str", "repr")
 _MODES = ("no_grad", "inference_mode", "enable_grad", "set_grad_enabled", "autocast")
 _COMPREHENDED_BY = ("sum", "list", "tuple", "max", "min", "sorted")
@@ -66,7 +66,7 @@ def fix(code: Code, finding: Finding) -> str | Declined:
 
 def _read(node: cst.Call) -> Read | None:
     func = node.func
-    if isinstance(func, cst.Attribute) and func.attr.value in _METHODS and not node.args:
+    if isinstance(func, cst.Attribute) and func.attr.value in READS and not node.args:
         return Read(node, func.value)
     one = len(node.args) == 1 and node.args[0].keyword is None and not node.args[0].star
     if isinstance(func, cst.Name) and func.value in CASTS and one:
@@ -102,7 +102,8 @@ def _only_reads(read: Read, loop: Loop) -> bool:
 
 def _leaves_device(call: cst.Call) -> bool:
     module, _, name = call_name(call).rpartition(".")
-    return name in ("cpu", "numpy", *_METHODS, *CASTS) or module.partition(".")[0] in ("np", "numpy", "math")
+    casts = isinstance(call.func, cst.Name) and name in CASTS  # `x.float()` stays where it is
+    return casts or name in ("cpu", "numpy", *READS) or module.partition(".")[0] in ("np", "numpy", "math")
 
 
 def _in_comprehension(code: Code, read: Read, outer: cst.ListComp | cst.GeneratorExp) -> str | Declined:

@@ -19,11 +19,10 @@ from ...model import Finding
 from ..arguments import with_keyword
 from ..code import Code, Loop, beside
 from ..effects import call_name, moved_out_of, only_statement
+from ..likely import CONCATENATIONS, OWN_CACHE
 from ..result import Declined
 
-_OWN_CACHE = ("cache_implementation", "past_key_values", "use_cache", "assistant_model", "prompt_lookup_num_tokens")
 _INPUTS = ("input", "batch", "enc", "tok", "prompt")
-_CONCATENATIONS = ("torch.cat", "torch.concat", "torch.concatenate")
 
 
 def fix(code: Code, finding: Finding) -> str | Declined:
@@ -36,7 +35,7 @@ def fix(code: Code, finding: Finding) -> str | Declined:
         return _static_cache(code, generating)
     for statement in code.on_line(line, cst.SimpleStatementLine):
         small = only_statement(statement)
-        if isinstance(small, cst.Assign) and call_name(small.value) in _CONCATENATIONS:
+        if isinstance(small, cst.Assign) and call_name(small.value) in CONCATENATIONS:
             return _concatenated_later(code, small, statement)
     return Declined(why="the state is made elsewhere; allocate it at its final length there", line=line)
 
@@ -47,7 +46,7 @@ def _static_cache(code: Code, generating: list[cst.Call]) -> str | Declined:
     if len(generating) > 1 or not isinstance(call.func, cst.Attribute):
         return Declined(why="it is not plain which call generates", line=line)
     for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value in _OWN_CACHE:
+        if arg.keyword is not None and arg.keyword.value in OWN_CACHE:
             return Declined(why=f"the call chooses its cache itself: `{arg.keyword.value}`", line=line)
         if arg.star == "**" and _may_hold_options(arg.value):
             return Declined(why=f"`**{code.text(arg.value)}` may choose a cache", line=line)

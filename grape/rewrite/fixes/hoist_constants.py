@@ -19,12 +19,10 @@ import libcst as cst
 from ...model import Finding
 from ..code import Code, Loop, descendants, dotted
 from ..effects import CONSTANTS, call_name, only_statement, value_of
+from ..likely import MAKERS
 from ..result import Declined
 from . import masked_writes
 
-_MAKERS = frozenset(
-    f"torch.{name}" for name in ("tensor", "scalar_tensor", "zeros", "ones", "full", "arange", "linspace", "eye")
-)
 _MOVES = ("to", "cuda")
 _NEW_RESULT = frozenset(
     re.findall(
@@ -64,7 +62,7 @@ def fix(code: Code, finding: Finding) -> str | Declined:
 
 
 def _makes_constant(call: cst.Call) -> bool:
-    if call_name(call) not in _MAKERS or not call.args:
+    if call_name(call) not in MAKERS or not call.args:
         return False
     names = {arg.keyword.value for arg in call.args if arg.keyword is not None}
     return not names & {"requires_grad", "out", "pin_memory"}
@@ -132,7 +130,7 @@ def _meaning_changes(code: Code, made: cst.Call, outside: cst.CSTNode) -> bool:
 
 def _is_literal(code: Code, made: cst.Call) -> bool:
     """True where nothing but literals says what the tensor holds, and names at most its device and dtype."""
-    if isinstance(made.func, cst.Attribute) and made.func.attr.value in _MOVES and call_name(made) not in _MAKERS:
+    if isinstance(made.func, cst.Attribute) and made.func.attr.value in _MOVES and call_name(made) not in MAKERS:
         inner = made.func.value
         return isinstance(inner, cst.Call) and _is_literal(code, inner) and all(map(_is_place, made.args))
     for arg in made.args:

@@ -18,30 +18,9 @@ import libcst as cst
 from ...model import Finding
 from ..code import Code, descendants, importing, under
 from ..effects import call_name, calls, only_statement
+from ..likely import GRADIENTS, HARMLESS
 from ..result import Declined
 
-_GRADIENTS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        backward grad autograd requires_grad requires_grad_ grad_fn optim optimizer optimizers zero_grad enable_grad
-        set_grad_enabled retain_grad register_hook GradScaler vjp jvp jacrev jacfwd hessian func create_graph is_leaf
-        trainer Trainer accelerator clip_grad_norm_ AdamW Adam SGD
-        """,
-    )
-)
-_HARMLESS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        abs all any bool dict enumerate float int len list max min print range reversed round set sorted str sum tuple
-        zip tqdm append extend items keys values item tolist cpu to cuda numpy detach clone argmax argmin mean std var
-        softmax log_softmax sigmoid tanh relu exp log sqrt size numel view reshape squeeze unsqueeze permute transpose
-        flatten contiguous long half double eq ne gt lt ge le topk sort gather select index_select expand repeat norm
-        eval format join update add sub mul div pow clamp matmul cat stack split chunk where time perf_counter generate
-        """,
-    )
-)
 _OFF = ("no_grad", "inference_mode")
 _READS = frozenset({"item", "tolist", "float", "int", "bool", "print"})
 
@@ -51,7 +30,7 @@ def fix(code: Code, finding: Finding) -> str | Declined:
     if not dict(finding.evidence).get("needs_grad"):
         return Declined(why="what cannot be captured has to leave the region by hand", line=finding.at.line)
     for node in descendants(code.module):
-        if isinstance(node, cst.Name) and node.value in _GRADIENTS:
+        if isinstance(node, cst.Name) and node.value in GRADIENTS:
             return Declined(why=f"`{node.value}` needs the gradients", line=code.line(node))
         if isinstance(node, (cst.Await, cst.Yield)):
             return Declined(why="the mode would hold across a suspension", line=code.line(node))
@@ -94,7 +73,7 @@ def _may_use_gradients(code: Code, block: cst.BaseStatement, finding: Finding) -
     for call in calls(block):
         name = call_name(call)
         module, _, last = name.rpartition(".")
-        known = last in _HARMLESS if not module else last in _HARMLESS or module.partition(".")[0] in ("torch", "F")
+        known = last in HARMLESS if not module else last in HARMLESS or module.partition(".")[0] in ("torch", "F")
         if not known and name not in defined | modules:
             return Declined(why=f"`{name or code.text(call.func)}` may use gradients", line=code.line(call))
     return None

@@ -239,7 +239,7 @@ class StreamedSession:
         evidence = replace(evidence, time=self._time(found, runs, finished=error is None, same_work=same_work))
         if self._leads and self.cell.key is not None and not self._is_building:
             self._remember(owner, evidence, findings, found)
-        names = self.namespace if self._file_names is not None else None
+        names = self.namespace if self.cell.may_run_again(self._file_names) else None
         return build_report(evidence, findings, fixes_of(owner, self.cell, evidence, findings, names))
 
     def _led_by(self, owner: Engine) -> Past | None:
@@ -329,7 +329,7 @@ class StreamedSession:
             owner.history.remember(self.cell.key, past)
         if past.streamless is not None and not owner.history.streamed:
             shared.release(CELLS)  # what was recorded serves no cell any more
-        namespace = self.namespace if self._file_names is not None else None
+        namespace = self.namespace if self.cell.may_run_again(self._file_names) else None
         return report_again(owner, past, evidence, namespace, findings)
 
     def _time(
