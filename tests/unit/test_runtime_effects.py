@@ -739,6 +739,14 @@ print(watched(lambda: numpy.random.rand()))
 """
 
 
+def test_the_output_in_a_watched_call_is_of_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with EffectWatch(PositionFinder()) as watch:
+        assert isinstance(sys.stdout, io.StringIO) and isinstance(sys.stdout, io.TextIOBase)
+        print("said", file=sys.stdout)
+    assert sys.stdout.getvalue() == "said\n" and watch.found
+
+
 def test_generators_that_nobody_asked_for_are_not_imported() -> None:
     done = subprocess.run([sys.executable, "-c", _DRAWS_FIRST], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [

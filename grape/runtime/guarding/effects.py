@@ -59,6 +59,10 @@ class _Stream:
         self._note("write")
         return self._stream.write(text)
 
+    @property  # type: ignore[misc]  # `isinstance` asks it
+    def __class__(self) -> Any:
+        return type(self._stream)
+
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
