@@ -191,11 +191,15 @@ def _write(path: Path, cell: Cell, known: dict[str, Any]) -> None:
 
 
 def skip(cells: Iterable[Cell], out: Path, *, again: bool) -> list[Cell]:
-    """Those still to be run. Rows that lack a library are told in their files at once."""
+    """Those still to be run. Rows that lack a library are told in their files at once, unless they were measured where
+    there is one.
+    """
     left = []
     for cell in cells:
         path = cell_file(out, cell.row.name, cell.column)
         lacking = cell.row.lacking()
+        if lacking and path.is_file():
+            continue
         if lacking:
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, cell, {"outcome": "not installed", "why": ", ".join(lacking)})

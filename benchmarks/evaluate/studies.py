@@ -49,7 +49,9 @@ def ablations(found: Sequence[Found]) -> str:
                 f"as shipped over {COLUMNS[name].what.removeprefix('Grape, ')}: {spread(both)}, {len(both)} rows"
             )
     whole = f"\n\nBoth engines, a step: {'; '.join(said)}." if said else ""
-    return markdown(table) + "\n\nRatios are over eager, a step." + whole
+    loaded = any(one["column"] in ABLATIONS and one.get("loaded") for one in found)
+    beside = " Those of the techniques were measured beside other work on the machine." if loaded else ""
+    return markdown(table) + "\n\nRatios are over eager, a step." + beside + whole
 
 
 def growth(found: Sequence[Found]) -> dict[str, dict[int, Found]]:

@@ -229,7 +229,8 @@ def test_code_that_waits_for_the_device_cannot_be_captured(monkeypatch: pytest.M
             first = [waits(one) for one in inputs]
             return [*first, *(call(one) for one in inputs)]
 
-    assert agrees(loop).captured == 1
+    evidence = agrees(loop)
+    assert evidence.captured == 1 or (not evidence.captured and is_served(evidence))
 
 
 def test_graphs_beyond_the_memory_budget() -> None:

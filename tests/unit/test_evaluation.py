@@ -13,7 +13,9 @@ import pytest
 
 from benchmarks import _machine
 from benchmarks.evaluate import costs, figures, losses, overall, page, plan, plots, studies, tables
+from benchmarks.evaluate.job import Row
 from benchmarks.evaluate.rows import GROUPS, ROWS
+from benchmarks.evaluate.running import Cell, cell_file, skip
 
 ROOT = Path(__file__).parents[2]
 
@@ -278,3 +280,14 @@ def test_the_page_in_the_documentation_is_of_the_committed_data() -> None:
     assert (ROOT / "docs" / "evaluation.md").read_text() == page.page(found, "images/")
     for name, picture in page.pictures(found).items():
         assert (ROOT / "docs" / "images" / name).read_text() == picture
+
+
+def test_what_was_measured_where_a_library_is_stays_where_it_is_not(tmp_path: Path) -> None:
+    row = Row(name="kept", group="vision", what="", build=lambda size: None, needs=("no_such_library",))  # type: ignore[arg-type,return-value]
+    here = Cell(row=row, column="grape")
+    assert skip([here], tmp_path, again=False) == []
+    path = cell_file(tmp_path, "kept", "grape")
+    assert json.loads(path.read_text())["outcome"] == "not installed"
+    path.write_text(json.dumps({"outcome": "measured"}))
+    assert skip([here], tmp_path, again=True) == []
+    assert json.loads(path.read_text())["outcome"] == "measured"
