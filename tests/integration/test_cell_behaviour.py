@@ -462,7 +462,8 @@ def test_braces_reach_grape_as_typed(kernel: Kernel) -> None:
 def test_clear_output_does_not_lose_the_report(kernel: Kernel) -> None:
     source = (
         "%%grape\nfrom IPython.display import clear_output\n"
-        "for i in range(3):\n    x = step(torch.ones(2, 8))\n    clear_output(wait=True)\nprint('end')"
+        "sums = []\nfor i in range(60):\n    x = step(torch.ones(2, 8))\n    sums.append(x.sum().item())\n"
+        "    clear_output(wait=True)\nprint('end')"
     )
     status, said = kernel.run(source)
     assert status == "ok"

@@ -397,7 +397,7 @@ def test_a_session_of_a_script(closed_engine: None) -> None:
 
 
 def test_an_engine_that_does_not_exist(closed_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"^--engine is one of auto, regions, streams, not 'graphs'$"):
+    with pytest.raises(UsageError, match=r"^engine is one of auto, regions, streams, not 'graphs'$"):
         grape.session(engine="graphs").__enter__()
     monkeypatch.setenv("GRAPE_ENGINE", "graphs")
     with pytest.raises(UsageError, match=r"^GRAPE_ENGINE is one of auto, regions, streams, not 'graphs'$"):
