@@ -86,26 +86,30 @@ def test_what_ran_as_written_until_it_was_recorded_is_earned() -> None:
     assert rows[0]["earned_ms"] > 400 * 0.005, "of the operators for which its period held, at 5 us"
 
 
-def short_ones(sizes: int, price: float) -> list[dict[str, Any]]:
+def short_ones(sizes: int, passes: int) -> list[dict[str, Any]]:
     """Of a network of 45 operators over so many sizes, in any order."""
     order = random.Random(0)
     net = nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.ReLU()) for _ in range(15)])
     batches = [torch.randn(3 + k, 6) for k in range(sizes)]
-    stream = open_stream(Settings(device="pretended", settled=0, patience=0, price=price, doubt=0))
+    stream = open_stream(Settings(device="pretended", settled=0, patience=0, price=0.3, doubt=0))
     assert isinstance(stream, Stream), stream
+    stream.look_anew(first=True)  # what may be spent on records is no matter
     with stream, torch.no_grad():
-        for _ in range(14 * sizes):
+        for _ in range(passes):
             net(order.choice(batches)).sum().item()
         return stream.fragments()
 
 
-@pytest.mark.parametrize(("sizes", "live"), [(20, True), (2, False)])
-def test_the_first_capture_of_a_process_is_earned_by_all_fragments_together(sizes: int, live: bool) -> None:
-    """It takes 40 times as long as others. Operators of 5 us earn 0.2 ms a pass."""
-    rows = short_ones(sizes, price=0.3)
+@pytest.mark.parametrize(("sizes", "passes", "live"), [(20, 280, True), (2, 14, False)])
+def test_the_first_capture_of_a_process_is_earned_by_all_fragments_together(
+    sizes: int, passes: int, live: bool
+) -> None:
+    """It takes 40 times as long as others, here 12 ms. 33 operators of a fragment, of 5 us, earn 0.17 ms a pass, and on
+    a machine that is busy, where 18 us count at most, 0.6 ms.
+    """
+    rows = short_ones(sizes, passes)
     assert any(row["live"] for row in rows) is live, rows
-    assert max(row["earned_ms"] for row in rows) >= 0.75, "what its own captures take"
-    assert max(row["earned_ms"] for row in rows) < 40 * 0.3, "none earns that alone"
+    assert any(row["earned_ms"] >= row["price_ms"] for row in rows), "what its own captures take"
 
 
 def test_a_function_tells_of_its_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
