@@ -44,15 +44,26 @@ WHEN = rows_of(
     ),
     (
         "streams first: a run that compares is held against them",
-        "and found.doubted >= DOUBTED * operators",
+        "and _is_excused(found, time)",
         "and False",
     ),
     ("streams first: no run counts while it is compared", "not led.doubted and ", ""),
     (
         "streams first: one comparison is enough for no run to count",
-        "found.doubted >= DOUBTED * operators",
-        "found.doubted",
+        "share < DOUBTED or",
+        "not share or",
     ),
+    (
+        "streams first: a comparison excuses a run however slow it was",
+        "if share < DOUBTED or time.plain_ms is None",
+        "if True",
+    ),
+    (
+        "streams first: a run that captures is excused no more",
+        "return time.wall_ms - time.own.capture_ms <=",
+        "return time.wall_ms <=",
+    ),
+    ("streams first: what was compared excuses nothing by itself", " + share) * time", ") * time"),
     ("streams first: the first run is doubted", "led.runs >= WARM and not led.gains", "not led.gains"),
     ("streams first: what gains is doubted", "not led.gains and ", ""),
     ("streams first: what gains nothing is timed each time", " and not led.timed", ""),
@@ -123,7 +134,9 @@ JUDGED = rows_of(
     ("streams judged: runs that make graphs are lost", "captured or rested or", "rested or"),
     ("streams judged: runs that put graphs off are lost", "captured or rested or", "captured or"),
     ("streams judged: graphs are made for ever", " and past.learning < MOST_LEARNING", ""),
-    ("streams judged: to make graphs may cost anything", " and past.paid <= MOST_PAID", ""),
+    ("streams judged: to make graphs may cost anything", "MOST_LOST if slower and paid > MOST_PAID else 0", "0"),
+    ("streams judged: a run that is not slower is the last", "if slower and paid", "if paid"),
+    ("streams judged: one slow run is as many", "- 1), MOST_PAID / 2)", "- 1), MOST_PAID)"),
 )
 
 EXPOSED = (

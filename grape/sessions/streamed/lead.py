@@ -39,8 +39,9 @@ estimates, off by 7% in the median, told of no loss. What saves less is timed as
 CLEAR = 0.3
 """The same while little of it matches, of what does not: estimates contain most of what it takes to look at that."""
 DOUBTED = 0.05
-"""Of a cell's operators, that ran as written to see what deferring them saves: such a run tells nothing of the next,
-but every other one counts. Longformer took 0.57, 0.65 and 0.38 of its plain time, and then, compared, 1.09 and 0.89.
+"""Of a cell's operators, that ran as written to see what deferring them saves: such a run tells nothing of the next
+unless it had been slower if they had cost nothing, and every other one counts. Longformer took 0.57, 0.65 and 0.38 of
+its plain time, and then, compared, 1.09 and 0.89.
 """
 WARM = 2
 """The first run that tells what later ones will be like; until then more may be spent on captures."""
@@ -129,7 +130,7 @@ def after_led_run(
     if refused is None and (found is None or not found.operators):
         return replace(without_streams(before, NOTHING, again=False), led=None, runs=max(1, before.runs))
     operators, matched = (found.operators, found.matched) if found is not None else (1, 0)
-    if found is not None and led.runs >= WARM and not led.doubted and found.doubted >= DOUBTED * operators:
+    if found is not None and led.runs >= WARM and not led.doubted and _is_excused(found, time):
         return replace(before, led=replace(led, runs=led.runs + 1, doubted=True))
     share = matched / operators if operators else 0.0
     saved = (time.plain_ms - time.wall_ms) / time.plain_ms if time.plain_ms else 0.0
@@ -192,6 +193,14 @@ def after_timed_run(past: Past, time: CellTime | None) -> Past:
         why = f"operator streams made it {'slower' if slower else 'no faster'} ({pair})"
         return _as_written(without_streams(past, why, again=False), why)
     return replace(past, led=led)
+
+
+def _is_excused(found: StreamEvidence, time: CellTime) -> bool:
+    """True of a run that may have been slow for what ran as written in it, to be compared."""
+    share = found.doubted / found.operators if found.operators else 0.0
+    if share < DOUBTED or time.plain_ms is None:
+        return share >= DOUBTED
+    return time.wall_ms - time.own.capture_ms <= (1 + SIGNIFICANT + share) * time.plain_ms + LEAST_MS
 
 
 def _as_written(past: Past, why: str) -> Past:

@@ -58,7 +58,7 @@ class Recorder {
       step.arguments.push_back(std::move(argument));
     }
     if (step.run == Reason::None && integers && op.checks_integers) step.run = Reason::Integers;
-    if (!drawn_) generator_ = device_.generator_state();
+    if (!drawn_ && step.run == Reason::None) generator_ = device_.generator_state();
     fragment_->steps.push_back(std::move(step));
   }
 
