@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["WORKERS", "machine", "result_path", "write"]
+__all__ = ["SHARED", "WORKERS", "machine", "result_path", "write"]
 
 WORKERS = "BENCHMARK_WORKERS"
 """The environment variable that says how many processes measure at a time on the machine."""
+SHARED = "BENCHMARK_SHARED"
+"""The environment variable that is set where other processes use the GPU at the same time."""
 
 
 def machine() -> dict[str, Any]:

@@ -8,7 +8,8 @@ pictures, and benchmarks/results/evaluation.json.
 
 `--quick` runs tiny sizes on the CPU, where a reference serves as graphs: it shows that every row runs, and no time. It
 fails where one does not, or where Grape leaves other bits.
-`--workers N` runs N pairs at a time, each on a GPU of its own.
+`--workers N` runs N pairs at a time, each on a GPU of its own. With `--shared` others use these GPUs, too, and what
+the device holds is left out; times beside other work say little.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--each", type=float, default=20.0, help="seconds for the measuring of each pair")
     parser.add_argument("--limit", type=float, default=150.0, help="seconds after which a pair is ended")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--shared", action="store_true", help="others use the GPUs: do not record what these hold")
     parser.add_argument("--programs", type=Path, help="a folder of public programs, in the form of programs.py")
     parser.add_argument("--again", action="store_true", help="make files anew that exist")
     parser.add_argument("--list", action="store_true", help="say what would run, and end")
@@ -59,6 +61,8 @@ def main() -> int:
     fixed = {**FIXED, **({"GRAPE_REFERENCE": "1", "CUDA_VISIBLE_DEVICES": ""} if arguments.quick else {})}
     if any(os.environ.get(name) != value for name, value in fixed.items()):
         _begin_anew(fixed)
+    from _machine import SHARED
+
     from .plan import chosen
     from .running import Limits, run_all, skip
 
@@ -68,6 +72,8 @@ def main() -> int:
             print("\n".join(f"{cell.row.name} {cell.column}" for cell in cells))
             return 0
         _prepare()
+        if arguments.shared:
+            os.environ[SHARED] = "1"
         ends = began + arguments.seconds
         limits = Limits(seconds=2.0 if arguments.quick else arguments.each, hard=arguments.limit, ends=ends)
         ran = run_all(cells, arguments.out, quick=arguments.quick, workers=arguments.workers, limits=limits)

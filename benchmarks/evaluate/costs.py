@@ -65,10 +65,16 @@ def memory_said(found: Sequence[Found]) -> str:
     measured = [one for one in apart_from(found) if one["outcome"] == "measured"]
     written = [one for one in measured if is_left_as_written(one)]
     floor = sorted(held for one in written if (held := one.get("memory", {}).get("held_bytes")) is not None)
+    shared = any(one.get("memory", {}).get("shared") for one in measured)
     recorded = any("eager_peak_bytes" in one.get("memory", {}) for one in measured)
     return prose(
         "Memory: what the device holds more after the last run than before the first under the column, the allocator's",
         "cache apart; it is negative where more was given back than taken in between.",
+        *(
+            ["Pairs beside which others used the GPU have none: that is told for a whole device only."]
+            if shared
+            else []
+        ),
         *(
             [
                 "Rows left as written replay nothing at the end, and still the device holds",

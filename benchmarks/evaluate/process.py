@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import time
 import types
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from _machine import machine
+from _machine import SHARED, machine
 from _measure import same, synchronize
 
 from .columns import COLUMNS, Variant
@@ -227,8 +228,9 @@ def own_agreement(own: Agreement) -> dict[str, Any]:
 
 
 class Memory:
-    """What the device holds more than when this was made, the allocator's cache apart; None without one. Peaks are of
-    what the allocator reserved, from the beginning of the process on: eager's until this was made, and of all."""
+    """What the device holds more than when this was made, the allocator's cache apart; None without one, and where
+    others use it (`SHARED` in the environment). Peaks are of what the allocator reserved, from the beginning of the
+    process on: eager's until this was made, and of all."""
 
     def __init__(self) -> None:
         self._eager_peak = torch.cuda.max_memory_reserved() if torch.cuda.is_available() else None
@@ -247,8 +249,10 @@ class Memory:
         now = self._now()
         if now is None or self._free is None:
             return {"held_bytes": None}
-        peak = torch.cuda.max_memory_reserved()
-        return {"held_bytes": self._free - now, "peak_bytes": peak, "eager_peak_bytes": self._eager_peak}
+        peaks = {"peak_bytes": torch.cuda.max_memory_reserved(), "eager_peak_bytes": self._eager_peak}
+        if os.environ.get(SHARED):
+            return {"held_bytes": None, "shared": True, **peaks}
+        return {"held_bytes": self._free - now, **peaks}
 
 
 def _shell() -> Any:

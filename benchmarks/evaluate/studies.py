@@ -24,7 +24,9 @@ TECHNIQUES = {
 
 def ablations(found: Sequence[Found]) -> str:
     rows = by_row(found, APART)
-    table = [("technique", "row", "with it", "without it", "memory with it", "without it")]
+    table = [
+        ("technique", "row", "with it", "without it", "replays with it", "without it", "memory with it", "without it")
+    ]
     for name in ABLATIONS:
         technique, other = TECHNIQUES[name]
         for row, columns in rows.items():
@@ -34,7 +36,7 @@ def ablations(found: Sequence[Found]) -> str:
             if any(side is not None for side in sides) and name in columns:
                 held = [(side or {}).get("memory", {}).get("held_bytes") for side in sides]
                 memory = ["-" if nbytes is None else f"{nbytes / 1e6:,.0f} MB" for nbytes in held]
-                table.append((technique, row, *(outcome(side) for side in sides), *memory))
+                table.append((technique, row, *map(outcome, sides), *map(replayed, sides), *memory))
     if len(table) == 1:
         return NOTHING
     said = []
@@ -51,7 +53,17 @@ def ablations(found: Sequence[Found]) -> str:
     whole = f"\n\nBoth engines, a step: {'; '.join(said)}." if said else ""
     loaded = any(one["column"] in ABLATIONS and one.get("loaded") for one in found)
     beside = " Those of the techniques were measured beside other work on the machine." if loaded else ""
-    return markdown(table) + "\n\nRatios are over eager, a step." + beside + whole
+    legend = (
+        "\n\nRatios are over eager, a step; replays are those of the last run's report, of calls that it looked at."
+    )
+    return markdown(table) + legend + beside + whole
+
+
+def replayed(one: Found | None) -> str:
+    """Of the calls of regions in the run that the last report is of, how many were replays."""
+    regions = ((one or {}).get("more") or {}).get("regions") or []
+    calls, replays = (sum(region[name] for region in regions) for name in ("calls", "replays"))
+    return f"{replays:,} of {calls:,}" if calls else "-"
 
 
 def growth(found: Sequence[Found]) -> dict[str, dict[int, Found]]:

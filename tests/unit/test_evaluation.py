@@ -10,9 +10,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from benchmarks import _machine
-from benchmarks.evaluate import costs, figures, losses, overall, page, plan, plots, studies, tables
+from benchmarks.evaluate import costs, figures, losses, overall, page, plan, plots, process, studies, tables
 from benchmarks.evaluate.job import Row
 from benchmarks.evaluate.rows import GROUPS, ROWS
 from benchmarks.evaluate.running import Cell, cell_file, skip
@@ -177,7 +178,26 @@ def test_memory_has_a_floor_and_a_peak_beside_it() -> None:
     assert costs.memory(other) == ("5 MB", "9 MB (+2 MB)")
     said = costs.memory_said([left]).replace("\n", " ")
     assert "-3 MB to -3 MB more" in said and "negative where" in said and "eager's own was not recorded" in said
-    assert "in brackets" in costs.memory_said([left, other])
+    assert "in brackets" in costs.memory_said([left, other]) and "others used the GPU" not in said
+    shared = measured("clip", "grape", 1.0, memory={**known, "held_bytes": None, "shared": True})
+    assert costs.memory(shared) == ("-", "9 MB (+2 MB)") and "others used the GPU" in costs.memory_said([shared])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_a_device_holds_is_not_told_where_others_use_it(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shared:
+        monkeypatch.setenv(_machine.SHARED, "1")
+    free = iter((900, 700))
+    for name, value in {
+        "is_available": lambda: True,
+        "synchronize": lambda: None,
+        "empty_cache": lambda: None,
+        "max_memory_reserved": lambda: 50,
+        "mem_get_info": lambda: (next(free), 1000),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    grown = process.Memory().grown()
+    assert (grown["held_bytes"], grown["peak_bytes"]) == (None if shared else 200, 50)
 
 
 def test_the_machine_says_what_was_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,7 +228,9 @@ def test_a_run_in_which_some_of_it_went_as_written_to_compare_is_not_held_agains
     assert has_to_be_timed(run(good, saved=-0.02, doubted=4)), "so few of them change little"
 
 
-@pytest.mark.parametrize(("saved", "capture_ms", "excused"), [(-0.1, 0.0, True), (-0.4, 0.0, False), (-0.4, 300.0, True)])
+@pytest.mark.parametrize(
+    ("saved", "capture_ms", "excused"), [(-0.1, 0.0, True), (-0.4, 0.0, False), (-0.4, 300.0, True)]
+)
 def test_what_went_as_written_to_compare_excuses_no_more_than_it_may_have_taken(
     saved: float, capture_ms: float, excused: bool
 ) -> None:
