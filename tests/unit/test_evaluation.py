@@ -311,3 +311,14 @@ def test_what_was_measured_where_a_library_is_stays_where_it_is_not(tmp_path: Pa
     path.write_text(json.dumps({"outcome": "measured"}))
     assert skip([here], tmp_path, again=True) == []
     assert json.loads(path.read_text())["outcome"] == "measured"
+
+
+def test_the_readme_says_what_the_page_says() -> None:
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    lines = (ROOT / "docs/evaluation.md").read_text().splitlines()
+    mine = [line for line in lines if line.startswith("| Grape as shipped")]
+    counts, ratios = ([cell.strip() for cell in line.split("|")] for line in mine[:2])
+    rows, _, slower, _, left = counts[2:7]
+    step, first = (float(ratios[at].split("x")[0]) for at in (2, 5))
+    assert slower == "0" and f"of {rows} rows none is slower" in readme and f"{left} were left as written" in readme
+    assert f"a step is {step:.1f} times faster" in readme and f"takes {1 / first:.2f} times as long" in readme
