@@ -29,7 +29,17 @@ from .figures import (
 from .rows import GROUPS
 from .tables import APART, GRAPES, NOTHING, PEERS, apart_from, by_row, markdown, prose, share, times
 
-__all__ = ["CALLS", "METHOD", "by_group", "columns_measured", "coverage", "machines", "noise_said", "summary"]
+__all__ = [
+    "CALLS",
+    "METHOD",
+    "by_group",
+    "columns_measured",
+    "coverage",
+    "machines",
+    "noise_said",
+    "same_bits",
+    "summary",
+]
 
 CALLS = (FASTER, SLOWER_BY_RANGE, NOISE, AS_WRITTEN, ONE_RUN)
 METHOD = prose(
@@ -147,7 +157,7 @@ def _counted(counts: Counter[int]) -> str:
     return ", ".join(f"{n} in {count} {'row' if count == 1 else 'rows'}" for n, count in sorted(counts.items())[::-1])
 
 
-def _tried(rows: dict[str, dict[str, Found]], name: str) -> list[Found]:
+def attempts(rows: dict[str, dict[str, Found]], name: str) -> list[Found]:
     mine = [row[name] for row in rows.values() if name in row]
     return [one for one in mine if one["outcome"] not in ("not installed", "the row fails", "unfinished")]
 
@@ -158,7 +168,7 @@ def summary(found: Sequence[Found]) -> str:
     means = [("over eager", "a step", "a step, not left as written", "a settled run", "a first run")]
     ends = [("against eager", "first run slower by more than 3%", "worst first run", "worst later run")]
     for name in (*GRAPES[:1], *PEERS, *GRAPES[1:]):
-        tried = _tried(rows, name)
+        tried = attempts(rows, name)
         if not tried:
             continue
         measured = [one for one in tried if one["outcome"] == "measured"]

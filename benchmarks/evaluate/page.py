@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import costs, losses, overall, plots, studies, tables
+from . import costs, losses, overall, plots, short, studies, tables
 from .figures import Found
 
 __all__ = ["make", "merged", "page"]
@@ -100,6 +100,7 @@ def page(found: Sequence[Found], folder: str) -> str:
             "pair has a process of its own, where runs of the column stand beside eager runs; every ratio is of one",
             "process.",
         ),
+        *(["## In short", told, "## How it was measured"] if (told := short.in_short(found)) else []),
         overall.METHOD,
         overall.machines(found),
         overall.columns_measured(found),

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from benchmarks import _machine
-from benchmarks.evaluate import costs, figures, losses, overall, page, plan, plots, process, studies, tables
+from benchmarks.evaluate import costs, figures, losses, overall, page, plan, plots, process, short, studies, tables
 from benchmarks.evaluate.job import Row
 from benchmarks.evaluate.rows import GROUPS, ROWS
 from benchmarks.evaluate.running import Cell, cell_file, skip
@@ -311,6 +311,19 @@ def test_what_was_measured_where_a_library_is_stays_where_it_is_not(tmp_path: Pa
     path.write_text(json.dumps({"outcome": "measured"}))
     assert skip([here], tmp_path, again=True) == []
     assert json.loads(path.read_text())["outcome"] == "measured"
+
+
+def test_in_short_it_says_what_the_tables_say() -> None:
+    found = [
+        measured("dlrm", "grape", 1.0),
+        measured("clip", "grape", 1.0, more=LEFT),
+        measured("dlrm", "compiled", 0.5),
+    ]
+    mine, first, peer = (" ".join(line.split()) for line in str(short.in_short(found)).split("\n- "))
+    assert "2.00x over eager in the geometric mean of 2 rows" in mine and "1 were left as written" in mine
+    assert "0.33x" in first and "2 of 2 are slower" in first
+    assert "4.00x over eager" in peer and "it fails on 0 of 1 rows" in peer and "0.50x of it on the 1 rows" in peer
+    assert short.in_short([measured("dlrm", "compiled", 1.0)]) is None
 
 
 def test_the_readme_says_what_the_page_says() -> None:
