@@ -21,9 +21,10 @@ MOST_LEARNING = 8
 """Runs in which graphs were made, or were still to be made, that are not held against streams; beside those that gained
 by them."""
 MOST_PAID = 0.5
-"""Of the plain cell: what such runs may have cost in all, as far as is known. One of them adds half of that at most, for
-a run may be slow for another reason. The slower one that goes beyond it is the last: BERT's training on 64 lengths, of
-which a run took 1.1 to 1.7 times its plain one on an H200, went on for three more while two in a row had to lose.
+"""Of the plain cell: what such runs may have cost in all, as far as is known. One of them adds half of that at most,
+for a run may be slow for another reason. The slower one that goes beyond it is the last: BERT's training on 64
+lengths, of which a run took 1.1 to 1.7 times its plain one on an H200, went on for three more while two in a row had
+to lose.
 """
 GAIN = 0.05
 """Of the plain cell, captures apart. Estimates of it are off by 12% in the median: what saved less may have lost."""
