@@ -84,6 +84,12 @@ ROWS = (
         ('Watched{"_expired", Effect::Reads, "StorageBase", true},', ""),
     ),
     of_streams(
+        "what TorchScript saves is issued",
+        (UNSEEN, "-k", "torchscript"),
+        "watched.h",
+        ('Watched{"save_to_buffer", Effect::Reads, "ScriptModule", true},', ""),
+    ),
+    of_streams(
         "kernels in Python that another kernel calls run when they are called",
         (UNSEEN, "-k", "kernel"),
         "recorder.h",

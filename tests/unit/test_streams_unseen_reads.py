@@ -4,6 +4,7 @@ of storages, and by kernels in Python that other kernels call."""
 from __future__ import annotations
 
 import ctypes
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from grape.streams import Settings
@@ -102,6 +103,55 @@ def test_a_storage_dies_when_it_does_in_eager_code() -> None:
             z = torch.tanh(x) * x
             del x
             out.append([reference.expired(), torch.UntypedStorage._new_with_weak_ptr(reference.cdata) is None, z])
+        return out
+
+    agrees(loop, LONG)
+
+
+def saved(module: Any) -> Any:
+    file = io.BytesIO()
+    torch.jit.save(module, file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        saved,
+        lambda module: module.save_to_buffer(),
+        lambda module: module._save_to_buffer_for_lite_interpreter(),
+    ],
+)
+def test_torchscript_writes_memory_to_a_file(save: Callable[[Any], bytes]) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.weight
+
+    module: Any = torch.jit.script(Scaled())
+
+    def loop() -> list[Any]:
+        out = []
+        with torch.no_grad():
+            module.weight.fill_(1)
+            for _ in range(40):
+                module.weight.mul_(0.99).add_(0.5)
+                y = torch.tanh(module.weight) + 1
+                out.append([torch.jit.load(io.BytesIO(save(module))).weight, y.sin()])
+        return out
+
+    agrees(loop, LONG)
+
+
+def test_what_torchscript_pickles() -> None:
+    def loop() -> list[Any]:
+        x, out = torch.ones(4), []
+        for _ in range(40):
+            y = torch.tanh(x.mul_(0.99).add_(0.5)) + 1
+            out.append([torch._C._pickle_save([x, y]), y.sin()])
         return out
 
     agrees(loop, LONG)

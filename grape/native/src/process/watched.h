@@ -32,6 +32,7 @@ inline constexpr std::array WATCHED = {
     Watched{"run_backward", Effect::Spreads, "_ImperativeEngine", true},
     Watched{"__call__", Effect::Fuses, "ScriptFunction", true},
     Watched{"__call__", Effect::Fuses, "ScriptMethod", true},
+    Watched{"__call__", Effect::Fuses, "StaticModule", false},
     Watched{"tolist", Effect::Reads, "Tensor", true},
     Watched{"untyped_storage", Effect::Reads, "Tensor", true},  // its object is seen while it lives
     // A storage's object may go while its address is known. One for a part of another's memory keeps that alive, and
@@ -43,6 +44,19 @@ inline constexpr std::array WATCHED = {
     Watched{"_share_filename_cpu_", Effect::Reads, "StorageBase", true},
     Watched{"_new_with_weak_ptr", Effect::Reads, "StorageBase", true},
     Watched{"_expired", Effect::Reads, "StorageBase", true},
+    // TorchScript writes the memory of its modules' parameters to a file.
+    Watched{"save", Effect::Reads, "ScriptModule", true},
+    Watched{"save_to_buffer", Effect::Reads, "ScriptModule", true},
+    Watched{"_save_for_mobile", Effect::Reads, "ScriptModule", false},
+    Watched{"_save_to_buffer_for_mobile", Effect::Reads, "ScriptModule", false},
+    Watched{"save", Effect::Reads, "ScriptFunction", true},
+    Watched{"save_to_buffer", Effect::Reads, "ScriptFunction", true},
+    Watched{"_export_onnx", Effect::Reads, "Graph", false},
+    Watched{"_save_jit_module", Effect::Reads, "torch._C", false},
+    Watched{"_save_jit_module_to_bytes", Effect::Reads, "torch._C", false},
+    Watched{"_save_parameters", Effect::Reads, "torch._C", false},
+    Watched{"_pickle_save", Effect::Reads, "torch._C", false},
+    Watched{"write_record", Effect::Reads, "PyTorchFileWriter", false},
     // `torch.tensor` and its like exclude the key themselves, for torch has a mode of another's there, and convert what
     // tensors they find in lists.
     Watched{"__float__", Effect::Converts, "Tensor", true},
