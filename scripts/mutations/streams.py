@@ -267,7 +267,7 @@ WAY = (
         "any comparison of addresses exposes nothing",
         (ISOLATION,),
         "readers.h",
-        ("if (ASKS_FOR_ADDRESS && compares_addresses())", "if (ASKS_FOR_ADDRESS)"),
+        ("if (ASKS_FOR_ADDRESS && !of_storage && compares_addresses())", "if (ASKS_FOR_ADDRESS && !of_storage)"),
     ),
     of_streams(
         "what copies a storage of another size is deferred",

@@ -84,6 +84,12 @@ ROWS = (
         ('Watched{"_expired", Effect::Reads, "StorageBase", true},', ""),
     ),
     of_streams(
+        "addresses that torch asks storages for expose nothing",
+        (UNSEEN, "-k", "saving_leaves"),
+        "readers.h",
+        ("of_storage && keeps_no_address() ? Effect::Reads : effect", "effect"),
+    ),
+    of_streams(
         "what TorchScript saves is issued",
         (UNSEEN, "-k", "torchscript"),
         "watched.h",

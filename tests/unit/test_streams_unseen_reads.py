@@ -94,6 +94,24 @@ def test_libraries_may_compare_where_storages_lie(file: str, is_read: bool) -> N
     assert ("memory that is not torch's alone" in agrees(loop).written) == is_read
 
 
+def test_saving_leaves_memory_to_the_stream() -> None:
+    """`torch.save` compares addresses of storages."""
+
+    def loop() -> list[Any]:
+        weight, out = torch.ones(4), []
+        for i in range(40):
+            y = torch.tanh(weight.mul_(0.9)) + 1
+            if i % 10 == 5:
+                file = io.BytesIO()
+                torch.save([weight, y], file)
+                file.seek(0)
+                out.append(torch.load(file))
+            out.append(y.sin())
+        return out
+
+    assert "memory that is not torch's alone" not in agrees(loop, LONG).written
+
+
 def test_a_storage_dies_when_it_does_in_eager_code() -> None:
     def loop() -> list[Any]:
         out: list[Any] = []

@@ -55,17 +55,33 @@ struct Readers {
     }
   }
 
-  // Recurrent layers look at each call whether their weights lie in one piece of memory, and libraries that save weights
-  // which of them are tied; nothing is read there.
+  // Recurrent layers look at each call whether their weights lie in one piece of memory; nothing is read there.
   static bool compares_addresses() {
     return in_frame([](std::string_view name, std::string_view file) {
       // Before Python 3.12 a comprehension is a function in it.
-      auto is = [&](std::string_view function, std::string_view in) {
-        return name.find(function) != name.npos && file.size() >= in.size() && file.substr(file.size() - in.size()) == in;
-      };
-      return is("flatten_parameters", "torch/nn/modules/rnn.py") || is("storage_ptr", "safetensors/torch.py") ||
-          is("id_tensor_storage", "transformers/pytorch_utils.py") || is("id_tensor_storage", "accelerate/utils/modeling.py");
+      return is_in("flatten_parameters", "torch/nn/modules/rnn.py", name, file);
     });
+  }
+
+  // Torch's own code compares addresses of storages, or writes what lies there to a file at once, and libraries that save
+  // weights look which of them are tied: nobody keeps them.
+  static bool keeps_no_address() {
+    static const std::string torch = [] {
+      const char* file = PyModule_GetFilename(PyImport_AddModule("torch"));
+      PyErr_Clear();
+      std::string_view begin = file ? file : "";
+      return std::string(begin.substr(0, begin.rfind('/') + 1));
+    }();
+    constexpr std::string_view WRAPPER = "torch/storage.py";  // asks for whoever asks there
+    return in_frame([](std::string_view name, std::string_view file) {
+      return (!torch.empty() && file.substr(0, torch.size()) == torch) || is_in("storage_ptr", "safetensors/torch.py", name, file) ||
+          is_in("id_tensor_storage", "transformers/pytorch_utils.py", name, file) ||
+          is_in("id_tensor_storage", "accelerate/utils/modeling.py", name, file);
+    }, WRAPPER);
+  }
+
+  static bool is_in(std::string_view function, std::string_view end, std::string_view name, std::string_view file) {
+    return name.find(function) != name.npos && file.size() >= end.size() && file.substr(file.size() - end.size()) == end;
   }
 
   // Regions of another run of a cell ask for addresses. What they do there, they do during a pause, behind what was pending.
@@ -73,17 +89,23 @@ struct Readers {
     return !own_folder.empty() && in_frame([](std::string_view, std::string_view file) { return file.substr(0, own_folder.size()) == own_folder; });
   }
 
-  // Of the Python code that calls: `test` is told its qualified name and its file.
+  // Of the Python code that calls, past that of a file which ends so: `test` is told its qualified name and its file.
   template <class F>
-  static bool in_frame(F test) {
+  static bool in_frame(F test, std::string_view past = {}) {
     PyFrameObject* frame = PyEval_GetFrame();
-    PyCodeObject* code = frame ? PyFrame_GetCode(frame) : nullptr;
-    if (!code) return false;
-    const char* name = PyUnicode_AsUTF8(code->co_qualname);
-    const char* file = PyUnicode_AsUTF8(code->co_filename);
-    bool found = name && file && test(name, file);
-    PyErr_Clear();
-    Py_DECREF(code);
+    Py_XINCREF(frame);
+    bool found = false;
+    for (bool passes = true; frame && passes;) {
+      PyCodeObject* code = PyFrame_GetCode(frame);
+      const char* name = PyUnicode_AsUTF8(code->co_qualname);
+      const char* file = PyUnicode_AsUTF8(code->co_filename);
+      passes = !past.empty() && name && file && is_in("", past, name, file);
+      found = !passes && name && file && test(name, file);
+      PyErr_Clear();
+      Py_DECREF(code);
+      Py_SETREF(frame, passes ? PyFrame_GetBack(frame) : nullptr);
+    }
+    Py_XDECREF(frame);
     return found;
   }
 
@@ -133,9 +155,10 @@ struct Readers {
       return f();
     }
     static PyObject* plain(PyObject* self, PyObject* args) {
-      if (ASKS_FOR_ADDRESS && compares_addresses()) return original(self, args);
+      bool of_storage = ASKS_FOR_ADDRESS && is_storage(self);
+      if (ASKS_FOR_ADDRESS && !of_storage && compares_addresses()) return original(self, args);
       Engine::Inside inside(waits());
-      return prepare(target(self, args), effect) ? call([&] { return original(self, args); }) : nullptr;
+      return prepare(target(self, args), of_storage && keeps_no_address() ? Effect::Reads : effect) ? call([&] { return original(self, args); }) : nullptr;
     }
     static PyObject* with_keywords(PyObject* self, PyObject* args, PyObject* kwargs) {
       auto run = [&] { return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(original))(self, args, kwargs); };
