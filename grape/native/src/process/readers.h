@@ -74,14 +74,16 @@ struct Readers {
     }();
     constexpr std::string_view WRAPPER = "torch/storage.py";  // asks for whoever asks there
     return in_frame([](std::string_view name, std::string_view file) {
-      return (!torch.empty() && file.substr(0, torch.size()) == torch) || is_in("storage_ptr", "safetensors/torch.py", name, file) ||
+      return (!torch.empty() && file.substr(0, torch.size()) == torch) ||
+          is_in("storage_ptr", "safetensors/torch.py", name, file) ||
           is_in("id_tensor_storage", "transformers/pytorch_utils.py", name, file) ||
           is_in("id_tensor_storage", "accelerate/utils/modeling.py", name, file);
     }, WRAPPER);
   }
 
   static bool is_in(std::string_view function, std::string_view end, std::string_view name, std::string_view file) {
-    return name.find(function) != name.npos && file.size() >= end.size() && file.substr(file.size() - end.size()) == end;
+    bool ends = file.size() >= end.size() && file.substr(file.size() - end.size()) == end;
+    return ends && name.find(function) != name.npos;
   }
 
   // Regions of another run of a cell ask for addresses. What they do there, they do during a pause, behind what was pending.
@@ -117,8 +119,8 @@ struct Readers {
     return t.defined() && is_plain(t) ? storage_of(t) : nullptr;
   }
   static bool is_storage(PyObject* value) {
-    static auto* type = reinterpret_cast<PyTypeObject*>(PyObject_GetAttrString(PyImport_AddModule("torch._C"), "StorageBase"));
-    return type && PyObject_TypeCheck(value, type);
+    static PyObject* type = PyObject_GetAttrString(PyImport_AddModule("torch._C"), "StorageBase");
+    return type && PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(type));
   }
 
   static bool is_of_the_cpu(PyObject* value) {
@@ -158,7 +160,8 @@ struct Readers {
       bool of_storage = ASKS_FOR_ADDRESS && is_storage(self);
       if (ASKS_FOR_ADDRESS && !of_storage && compares_addresses()) return original(self, args);
       Engine::Inside inside(waits());
-      return prepare(target(self, args), of_storage && keeps_no_address() ? Effect::Reads : effect) ? call([&] { return original(self, args); }) : nullptr;
+      Effect now = of_storage && keeps_no_address() ? Effect::Reads : effect;
+      return prepare(target(self, args), now) ? call([&] { return original(self, args); }) : nullptr;
     }
     static PyObject* with_keywords(PyObject* self, PyObject* args, PyObject* kwargs) {
       auto run = [&] { return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(original))(self, args, kwargs); };
@@ -218,8 +221,8 @@ struct Readers {
       Py_XDECREF(within);  // the type keeps it
       return within && PyCFunction_Check(within) ? reinterpret_cast<PyCFunctionObject*>(within)->m_ml : nullptr;
     }
-    bool of_instances = found && Py_IS_TYPE(found, &PyMethodDescr_Type), of_classes = found && Py_IS_TYPE(found, &PyClassMethodDescr_Type);
-    return of_instances || of_classes ? reinterpret_cast<PyMethodDescrObject*>(found)->d_method : nullptr;
+    bool describes = found && (Py_IS_TYPE(found, &PyMethodDescr_Type) || Py_IS_TYPE(found, &PyClassMethodDescr_Type));
+    return describes ? reinterpret_cast<PyMethodDescrObject*>(found)->d_method : nullptr;
   }
   static PyMethodDef* function(const char* of, const char* name) {
     PyObject* module = PyImport_ImportModule(of);

@@ -1,5 +1,5 @@
-// What torch has that reads or hands out memory without an operator, waits for a device, launches by itself, or changes how
-// operators compute: names of C functions, and what each does.
+// What torch has that reads or hands out memory without an operator, waits for a device, launches by itself, or changes
+// how operators compute: names of C functions, and what each does.
 #pragma once
 #include <array>
 #include <cstddef>
