@@ -115,7 +115,7 @@ OPERATORS = (
         "warnings not listened for",
         (CONTRACT, "-k", "warning_names"),
         "recorder.h",
-        ("if (step.run == Reason::None && warned) step.run = Reason::Effect;", ""),
+        ("if (step.run == Reason::None && heard.warnings) step.run = Reason::Effect;", ""),
     ),
     Row(
         "streams: draws unseen, by what an operator says and by what it does",
@@ -267,7 +267,7 @@ WAY = (
         "any comparison of addresses exposes nothing",
         (ISOLATION,),
         "readers.h",
-        ("if (N == DATA_PTR && compares_addresses())", "if (N == DATA_PTR)"),
+        ("if (ASKS_FOR_ADDRESS && !of_storage && compares_addresses())", "if (ASKS_FOR_ADDRESS && !of_storage)"),
     ),
     of_streams(
         "what copies a storage of another size is deferred",

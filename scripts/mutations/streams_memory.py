@@ -14,6 +14,7 @@ ISOLATION = "tests/unit/test_streams_isolation.py"
 GRAPHS = "tests/unit/test_streams_graphs.py"
 DRAWS = "tests/unit/test_streams_draws.py"
 COLLECTIVES = "tests/unit/test_streams_collectives.py"
+UNSEEN = "tests/unit/test_streams_unseen_reads.py"
 MEMORY = "tests/unit/test_streams_memory.py"
 FAULTS = "tests/property/test_stream_faults.py"
 
@@ -55,14 +56,50 @@ ROWS = (
     of_streams(
         "E7: a backend by itself is not watched",
         (COLLECTIVES, "-k", "by_itself"),
-        "readers.h",
+        "watched.h",
         ('Watched{"allgather", Effect::Exchanges, "Backend", false},', ""),
     ),
     of_streams(
         "E7: a callback of a future is not watched",
         (COLLECTIVES, "-k", "callback"),
-        "readers.h",
+        "watched.h",
         ('Watched{"then", Effect::Reads, "Future", false},', ""),
+    ),
+    of_streams(
+        "what converts tensors in lists, with the key excluded, finds what is not issued",
+        (UNSEEN, "-k", "lists"),
+        "readers.h",
+        ("effect == Effect::Converts && !c10::impl::tls_is_dispatch_key_excluded(KEY)", "effect == Effect::Converts"),
+    ),
+    of_streams(
+        "E4: addresses of storages expose them",
+        (UNSEEN, "-k", "address"),
+        "watched.h",
+        ('Watched{"data_ptr", Effect::Exposes, "StorageBase", true},', ""),
+    ),
+    of_streams(
+        "a storage that pending operators read is no longer there once it should not be",
+        (UNSEEN, "-k", "dies"),
+        "watched.h",
+        ('Watched{"_expired", Effect::Reads, "StorageBase", true},', ""),
+    ),
+    of_streams(
+        "addresses that torch asks storages for expose nothing",
+        (UNSEEN, "-k", "saving_leaves"),
+        "readers.h",
+        ("of_storage && keeps_no_address() ? Effect::Reads : effect", "effect"),
+    ),
+    of_streams(
+        "what TorchScript saves is issued",
+        (UNSEEN, "-k", "torchscript"),
+        "watched.h",
+        ('Watched{"save_to_buffer", Effect::Reads, "ScriptModule", true},', ""),
+    ),
+    of_streams(
+        "kernels in Python that another kernel calls run when they are called",
+        (UNSEEN, "-k", "kernel"),
+        "recorder.h",
+        (" && heard.must_run()", " && false"),
     ),
     of_streams(
         "a list over one version counter counts once for each pair",

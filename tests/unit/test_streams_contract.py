@@ -461,6 +461,24 @@ def test_an_operator_that_looks_at_its_data_raises_before_the_next_one() -> None
     agrees(loop)
 
 
+def test_a_range_that_is_not_finite_is_found_where_it_is_binned() -> None:
+    points = torch.rand(40, 8, 2)
+    points[8::9, 0, 0] = float("nan")
+
+    def loop() -> list[Any]:
+        log: list[Any] = []
+        for i in range(40):
+            x = torch.tanh(points[i])
+            try:
+                log.append(torch.histogramdd(x, bins=[2, 2]).hist)
+            except RuntimeError as error:
+                log.append(str(error))
+            log.append(x.sin().cos())
+        return log
+
+    agrees(loop)
+
+
 @pytest.mark.parametrize("checks", ["divides", "scatters"])
 def test_integers_and_lengths_that_kernels_check_raise_where_they_are_called(checks: str) -> None:
     divisors = [torch.full((4,), int(i % 9 != 8)) for i in range(60)]

@@ -504,8 +504,8 @@ _CHOOSE_NO_KERNEL = {
 
 def test_each_switch_of_torch_that_chooses_kernels_is_watched() -> None:
     """One that a new torch brings is to be judged: what was recorded before it was set is no record of what comes."""
-    readers = Path(native.__file__).parent / "src" / "process" / "readers.h"
-    watched = set(re.findall(r'Watched\{"(\w+)"', readers.read_text()))
+    names = Path(native.__file__).parent / "src" / "process" / "watched.h"
+    watched = set(re.findall(r'Watched\{"(\w+)"', names.read_text()))
     switches = {name for name in dir(torch._C) if name.startswith("_set_")}
     assert "_set_cudnn_enabled" in watched and "_set_mkldnn_enabled" in switches
     assert sorted(switches - watched - set(_CHOOSE_NO_KERNEL)) == []

@@ -55,9 +55,9 @@ class Decider {
     learner_.consider(context);
   }
 
-  void record(const Operator& op, const Stack& stack, uint64_t sig, bool warned) {
+  void record(const Operator& op, const Stack& stack, uint64_t sig, const Heard& heard) {
     Timed timed(counts_.record_ns);
-    if (Fragment* next = learner_.after(op, stack, sig, warned)) arrive(next);
+    if (Fragment* next = learner_.after(op, stack, sig, heard)) arrive(next);
   }
 
   // Follows and records nothing any more.

@@ -88,6 +88,7 @@ class Engine {
   // What a kernel at the key does with an operator.
   void call(Operator& op, c10::DispatchKeySet keys, Stack* stack) {
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
+    if (Heard::now) return Heard::now->operators.push_back(&op), op.handle.redispatchBoxed(below, stack);
     if (!open_.load(std::memory_order_relaxed) || !device_->concerns(op.arguments, *stack)) return run(op, below, stack);
     threads_.count();
     Reason apart = threads_.apart(below);
@@ -142,14 +143,13 @@ class Engine {
     if (visit.first) places_.begin(visit);
     if (op.meets) places_.arrive(op);
     auto began = written.run.weight || times || visit.counts ? Clock::now() : Clock::time_point();
-    size_t warned = 0;
+    Heard heard;
     try {
       Within within;  // a kernel in Python may wait for the device
-      if (decision == Decision::Record) warned = run_and_listen(op, below, stack);
+      if (decision == Decision::Record) heard = run_and_listen(op, below, stack);
       else run(op, below, stack);
     } catch (...) {
-      auto lock = lock_.take();
-      counts.raised++;
+      { auto lock = lock_.take(); counts.raised++; }
       throw;
     }
     if (times) LapTime::spend_inside(began);
@@ -159,7 +159,7 @@ class Engine {
     auto ended = times ? Clock::now() : Clock::time_point();
     auto lock = lock_.take();
     if (!open_) return;  // its own kernel closed the session
-    if (decision == Decision::Record && learner_.records(recording)) return decider_.record(op, *stack, signature, warned > 0);
+    if (decision == Decision::Record && learner_.records(recording)) return decider_.record(op, *stack, signature, heard);
     auto begin = sampling && aside ? Clock::now() : Clock::time_point();
     decider_.observe(op, *stack, signature);
     if (sampling && aside) counts.aside_ns += (Clock::now() - begin).count();
@@ -168,7 +168,7 @@ class Engine {
 
   // An operator that was defined after the session opened: behind everything that is pending.
   void call_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, Reason why = Reason::Foreign) {
-    if (open_) {
+    if (open_ && !Heard::now) {
       flush();
       auto lock = lock_.take();
       counts.seen++, counts.write(why);

@@ -94,8 +94,8 @@ class Learner {
   }
 
   // And ran. Where the record ends here, the fragment that begins here, if one does.
-  Fragment* after(const Operator& op, const Stack& stack, uint64_t sig, bool warned) {
-    recorder_->after(stack, warned);
+  Fragment* after(const Operator& op, const Stack& stack, uint64_t sig, const Heard& heard) {
+    recorder_->after(stack, heard);
     counts_.recorded++;
     uint64_t context = see(op, stack, sig);
     Fragment* next = finder_.behind(context);

@@ -1,5 +1,6 @@
 // Watches operators run and writes down a fragment: what each was given, what it made, and where that lay.
 #pragma once
+#include "engine/run.h"
 #include "learning/growth.h"
 #include "learning/views.h"
 
@@ -63,11 +64,12 @@ class Recorder {
   }
 
   // After it ran: what it returned.
-  void after(const Stack& stack, bool warned) {
+  void after(const Stack& stack, const Heard& heard) {
     between_ = true;
     Step& step = fragment_->steps.back();
     Operator& op = *step.op;
-    if (step.run == Reason::None && warned) step.run = Reason::Effect;
+    if (step.run == Reason::None && heard.warnings) step.run = Reason::Effect;
+    if (step.run == Reason::None && heard.must_run()) step.run = Reason::PythonKernel;
     if (step.run == Reason::None && drawn_) {
       if (auto moves = draws_->since(*drawn_)) step.moves = *moves;
       else step.run = Reason::Random;

@@ -272,7 +272,7 @@ struct Operator {
   static bool checks_data(const std::string& n) {
     for (const char* start :
          {"aten::linalg_", "aten::_linalg", "aten::cholesky", "aten::lu_", "aten::binary_cross_entropy", "aten::_assert",
-          "aten::triangular_solve", "aten::ormqr", "aten::histogram", "aten::histc", "aten::quantile",
+          "aten::triangular_solve", "aten::ormqr", "aten::histogram", "aten::_histogram", "aten::histc", "aten::quantile",
           "aten::searchsorted", "aten::bucketize", "aten::segment_reduce", "aten::_ctc", "aten::embedding", "aten::nll_loss",
           "aten::index", "aten::gather", "aten::scatter", "aten::masked_scatter", "aten::take", "aten::put_", "aten::one_hot", "aten::multi_margin",
           "aten::multilabel_margin", "aten::max_unpool", "aten::_validate", "aten::cross_entropy", "aten::_index_put",
