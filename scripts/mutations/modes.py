@@ -157,6 +157,12 @@ ROWS = (
         ("torch.jit.trace taken for a call", "        or _traced_by_script() is not None\n", ""),
     ),
     *rows_of(
+        "grape.runtime.guarding.environment",
+        ("tests/unit/test_hostile_runtime.py", "-k", "library_that"),
+        ("kernels that a library replaces are not seen", "        _kernels_in_python,\n", ""),
+        ("kernels of other operators count", 'name.startswith("aten/") and ', ""),
+    ),
+    *rows_of(
         "grape.tracing.recorder",
         ("tests/unit/test_recorder.py",),
         ("arguments compared that cannot be", "else ByIdentity(value)", "else value"),

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.reference.backend import ReferenceBackend
+from grape.runtime.guarding.environment import environment
 from grape.runtime.regions.region import Region
 from grape.tracing import Tracer
 from tests.property.programs import Twins, World, eager_to_graph
@@ -177,6 +178,24 @@ def test_a_function_mode_above_a_default_device() -> None:
             for number in range(TIMES):
                 driver.twins.graphed(torch.randn(3, 4), driver.twins.world.w)
                 assert seen.matmuls > number
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+def test_a_library_that_replaces_a_kernel_of_torch() -> None:
+    """A graph has what the kernel did when it was captured; one on the CPU asks the dispatcher each time, though."""
+    before = environment(torch.device("cpu"))
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("sin", lambda x: x * 3, "CPU")
+    try:
+        replaced = environment(torch.device("cpu"))
+    finally:
+        library._destroy()
+    assert replaced != before and environment(torch.device("cpu")) == before
+    beside = torch.library.Library("hostile_runtime", "DEF")
+    beside.define("other(Tensor x) -> Tensor")
+    beside.impl("other", lambda x: x, "CPU")
+    assert environment(torch.device("cpu")) == before
+    beside._destroy()
 
 
 def test_an_inference_tensor_that_the_region_would_write() -> None:

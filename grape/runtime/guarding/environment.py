@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
+import torch.library
 from torch.autograd import forward_ad
 from torch.backends import mha as _mha
 from torch.overrides import _get_current_function_mode_stack
@@ -101,6 +102,7 @@ def _readers_for(kind: str, index: int) -> tuple[Callable[[], object], ...]:
         _has_hooks_of_all_modules,
         _raises_warnings,
         _default_device,
+        _kernels_in_python,
     )
     if kind != "cuda":
         return *common, *_SETTINGS_OF_HOST
@@ -146,6 +148,23 @@ def _raises_warnings() -> bool:
         raises = any(entry[0] == "error" for entry in warnings.filters)
         _filters = list(warnings.filters), raises
     return raises
+
+
+_registered: Sequence[str] | set[str] = getattr(torch.library, "_impls", ())
+_replaced: tuple[int, int] = 0, 0
+"""How many kernels libraries in Python had registered as they were met last, and a number for those of torch's own
+operators among them."""
+
+
+def _kernels_in_python() -> int:
+    """Another number where a library in Python replaces a kernel of torch's own operators, or takes that back."""
+    global _replaced
+    count, number = _replaced
+    if len(_registered) != count:
+        own = frozenset(name for name in _registered if name.startswith("aten/") and not name.endswith("/Meta"))
+        _replaced = len(_registered), hash(own)
+        number = _replaced[1]
+    return number
 
 
 def _setting(read: Callable[[], object]) -> object:
