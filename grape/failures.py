@@ -5,11 +5,14 @@ person's code goes on as written.
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import traceback
+import types
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 HOW = "`import logging; logging.basicConfig()` before it runs again shows the traceback"
 
@@ -65,6 +68,49 @@ def said(error: BaseException) -> str:
     except Exception:  # of a class of the person's
         text = ""
     return f"{type(error).__name__}: {text}".splitlines()[0].rstrip(": ")
+
+
+def is_signalled(error: BaseException | None) -> bool:
+    """True where a handler of a signal raised it, as timeouts do: it found Grape at work, and is no failure of Grape's.
+    It ends the person's code.
+    """
+    handlers = {_place_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    trace = error.__traceback__ if error is not None and handlers else None
+    while trace is not None:
+        if _place(trace.tb_frame.f_code) in handlers:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _place_of(handler: object) -> tuple[str, int, str] | None:
+    """Of a function, a method, a partial or an object that is called; None of what is not in Python."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    call = handler if hasattr(handler, "__code__") else getattr(type(handler), "__call__", None)  # noqa: B004
+    code = getattr(call, "__code__", None)
+    return _place(code) if isinstance(code, types.CodeType) else None
+
+
+def _place(code: types.CodeType) -> tuple[str, int, str]:
+    """The same of a function that is taken over as of its own code."""
+    return code.co_filename, code.co_firstlineno, code.co_qualname
+
+
+def first_line(error: BaseException) -> str:
+    """Of what it says."""
+    return next(iter(str(error).splitlines()), "")
+
+
+class Quietly:
+    """What fails in the block ends the block alone, but for what a signal brought."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        return isinstance(error, Exception) and not is_signalled(error)
 
 
 class _Surviving:

@@ -12,6 +12,7 @@ from .code.source import CellSource
 
 _FUSED = frozenset({"Adam", "AdamW", "SGD"})
 _CAPTURABLE = frozenset({"ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"})
+_NEITHER = frozenset({"Adafactor", "LBFGS", "SparseAdam"})
 _RATE = 'a learning rate that changes has to be `torch.tensor(..., device="cuda")`'
 _ELSE = (
     "then the step keeps its numbers on the device and joins the graph; the last bits of the results change, so Grape "
@@ -37,7 +38,10 @@ def advice_for_step(
     elsewhere = inner is not None and at is not None and inner.file != at.file
     if call is None or not (_in_a_step(inner) if elsewhere else _takes_at_most_one(call)):
         return None
-    made = list(_made(source, _stepped(call)))
+    made = _makers(source, call)
+    kinds = {_kind(node) for _, node in made}
+    if len(kinds) == 1 and kinds <= _NEITHER:
+        return f"leave it: `{kinds.pop()}` takes neither `fused=True` nor `capturable=True`, its numbers are the host's"
     if streamed and made and all(_follows(node) for _, node in made):
         return _RATE
     written = {_on_device(parsed, node) for parsed, node in made}
@@ -61,25 +65,28 @@ def _takes_at_most_one(call: str) -> bool:
 def counts_steps(source: CellSource, at: Position | None) -> str | None:
     """The name of the optimizer whose ``.step(...)`` stands at `at`, where it keeps a count of its steps; else None."""
     call = source.call(at, ("step",))
-    kinds = {
-        last_name(node.value.func)
-        for _, node in (_made(source, _stepped(call)) if call is not None else ())
-        if isinstance(node.value, ast.Call)
-    }
+    kinds = {_kind(node) for _, node in (_makers(source, call) if call is not None else ())}
     kind = kinds.pop() if len(kinds) == 1 else ""
     return kind if kind in (_FUSED | _CAPTURABLE) - {"SGD"} else None
 
 
-def _stepped(call: str) -> str:
-    """The name of the optimizer in ``optimizer.step()`` or ``scaler.step(optimizer)``; empty where it has none."""
-    try:
+def _makers(source: CellSource, call: str) -> list[tuple[Parsed, ast.Assign]]:
+    """Where the optimizer of ``opt.step()``, ``scaler.step(opt)`` or ``opt.step(closure)`` is made."""
+    return next((made for name in _stepped(call) if (made := list(_made(source, name)))), [])
+
+
+def _stepped(call: str) -> Iterator[str]:
+    """The names that may be the optimizer's: an argument's, else that of whom it is a method."""
+    with contextlib.suppress(SyntaxError):
         node = ast.parse(call, mode="eval").body
-    except SyntaxError:
-        return ""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return ""
-    owner = node.args[0] if node.args else node.func.value
-    return last_name(owner) if isinstance(owner, (ast.Name, ast.Attribute)) else ""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            for owner in (*node.args[:1], node.func.value):
+                if isinstance(owner, (ast.Name, ast.Attribute)):
+                    yield last_name(owner)
+
+
+def _kind(node: ast.Assign) -> str:
+    return last_name(node.value.func) if isinstance(node.value, ast.Call) else ""
 
 
 def _made(source: CellSource, name: str) -> Iterator[tuple[Parsed, ast.Assign]]:

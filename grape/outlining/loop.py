@@ -10,7 +10,7 @@ from types import FrameType
 
 import torch
 
-from ..failures import log_failure
+from ..failures import is_signalled, log_failure
 from ..runtime.dispatch.trampoline import prune_traceback
 from .run import Run
 from .trial import Trial
@@ -110,7 +110,9 @@ class Loop:
                     # No mode of the person's sees what is looked at.
                     with torch._C.DisableTorchFunction(), self._at_work():
                         self._show(sys._getframe(2))
-                except Exception:  # the loop goes on without it
+                except Exception as error:  # the loop goes on without it
+                    if is_signalled(error):
+                        raise
                     log_failure("it looked at a loop")
                     for run in self.runs:
                         run.forget()

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from ..failures import log_failure
+from ..failures import is_signalled, log_failure
 from ..model import Position, Reason, Refused
 from ..rewrite.outlining import names_of
 from ..runtime import Region
@@ -140,7 +140,9 @@ class RegionPart(Part):
             # No mode of the person's sees what is looked at.
             with torch._C.DisableTorchFunction(), self.owner.outliner.at_work():
                 return self._make(values)
-        except Exception:  # the statements run as written
+        except Exception as error:  # the statements run as written
+            if is_signalled(error):
+                raise
             log_failure("it made a region of a loop's statements")
             self.ended = True
             return None

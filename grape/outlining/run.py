@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 import torch
 
-from ..failures import log_failure
+from ..failures import is_signalled, log_failure
 from ..model import Position, Reason, Refused
 from ..rewrite.outlining import RunSource, names_of
 from ..runtime import held
@@ -201,7 +201,9 @@ class Run:
             try:
                 with torch._C.DisableTorchFunction():
                     self._learn(values)
-            except Exception:  # the loop goes on without it
+            except Exception as error:  # the loop goes on without it
+                if is_signalled(error):
+                    raise
                 log_failure("it divided the statements of a loop")
                 self.forget()
         return tuple([values[name] for name in local.outputs]) if local is not None else ()

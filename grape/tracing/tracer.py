@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
+from ..failures import Quietly
 from ..model import OpRecord, Position
 from ..model.call import Args, Kwargs
 from .blocks import OwnMode, blocks, drop_keys
@@ -238,11 +239,9 @@ class Tracer(OwnMode):
 
     def _trace(self, recorder: Recorder, func: Operator, args: Args, kwargs: Kwargs) -> object:
         began = time.perf_counter_ns()
-        with Unwatched():
-            try:
-                before: Before | None = recorder.before(func, args, kwargs)
-            except Exception:  # a nested tensor has no sizes: what cannot be named is no error of the person
-                before = None
+        before: Before | None = None
+        with Unwatched(), Quietly():  # a nested tensor has no sizes: what cannot be named is no error of the person
+            before = recorder.before(func, args, kwargs)
         start = time.perf_counter_ns()
         with warnings_of_the_caller():
             result = issue(func, args, kwargs)
@@ -282,10 +281,9 @@ class Tracer(OwnMode):
             user = self.positions.first_own(waiting)
             inner = inner or user
         at = (self.positions.at(user) if user else None, self.positions.at(inner) if inner else None)
-        try:
+        record = None
+        with Quietly():
             record = recorder.after(before, func, args, kwargs, result, at, elapsed) if before is not None else None
-        except Exception:
-            record = None
         if record is None:
             recorder.escapes.append((SPARSE, at[0] or at[1]))
             return

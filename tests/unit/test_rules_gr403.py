@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from grape.advisor.rules.gr1xx import gr101
@@ -170,6 +172,21 @@ def test_the_line_that_makes_the_optimizer_is_shown_as_it_has_to_be(made: str, c
     written = MADE[made]
     assert finding.advice is not None
     assert finding.advice.startswith(f"write `{written}`: then" if written else "give the optimizer `fused=True`")
+
+
+@pytest.mark.parametrize("call", ["opt.step(closure)", "opt.step(lambda: closure(x))", "scaler.step(opt)"])
+def test_an_optimizer_that_has_no_such_line_gets_none(call: str) -> None:
+    source = f"opt = torch.optim.LBFGS([x], max_iter=6)\ndef closure():\n    return loss(x)\n{call}\n"
+    (finding,) = gr403.check(cell(region(scalar_changes=(replace(CHANGE, at=at(4)),)), source=source))
+    assert finding.advice == (
+        "leave it: `LBFGS` takes neither `fused=True` nor `capturable=True`, its numbers are the host's"
+    )
+
+
+def test_an_optimizer_whose_step_takes_a_closure_is_found() -> None:
+    source = "opt = Adam([x])\ndef closure():\n    return loss(x)\nopt.step(closure)\n"
+    (finding,) = gr403.check(cell(region(scalar_changes=(replace(CHANGE, at=at(4)),)), source=source))
+    assert finding.advice is not None and finding.advice.startswith("write `opt = Adam([x], fused=True)`")
 
 
 def test_a_host_read_in_an_optimizers_step_has_the_same_advice() -> None:

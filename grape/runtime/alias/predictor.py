@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ...failures import is_signalled
 from ...model.call import Args, Kwargs
 from ...tracing import PositionFinder, is_own_code, process_group
 from ..buffers.slots import Slot
@@ -166,9 +167,9 @@ class Predictor:
         slot.occupy(keeper, cdata, idle)
         try:
             plan.write(keeper)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception:
+        except Exception as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError) or is_signalled(error):
+                raise
             return None  # what is wrong with the arguments, the person's own call tells in its own words
         done = time.perf_counter_ns()
         out = keeper.data  # only now: the write counts as a change of the tensor that is written

@@ -15,7 +15,7 @@ from typing import cast
 
 import torch
 
-from ...failures import log_failure, said
+from ...failures import first_line, is_signalled, log_failure, said
 from ...model import NoMemory, NoRoom, Position, Reason, Refused, RetryLater
 from ...model.call import Args, Kwargs
 from ...tracing import record
@@ -174,13 +174,14 @@ class _Attempt:
         except Stop as stop:
             return stop.outcome
         except torch.OutOfMemoryError as error:
-            text = next(iter(str(error).splitlines()), "")
-            return NoMemory(refused=Refused.because(Reason.CAPTURE_MEMORY, what=text))
+            return NoMemory(refused=Refused.because(Reason.CAPTURE_MEMORY, what=first_line(error)))
         except CaptureFailed as failed:
             return failed.outcome
         except Unsupported as unsupported:
             return Refused.because(Reason.ARGUMENTS, what=unsupported)
         except Exception as error:  # a fault of Grape's or of the backend's must not reach the person's cell
+            if is_signalled(error):
+                raise
             log_failure("it captured a call")
             return Refused.because(Reason.FAILED, error=said(error)[:200])
 

@@ -19,6 +19,7 @@ from itertools import compress, repeat
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from ...failures import is_signalled
 from ...tracing import is_own_code
 from ..dispatch.trampoline import written_code
 from ..replaying.node_numbers import unnumbered
@@ -73,6 +74,8 @@ class GuardSet:
             self._containers = Contents(self._dicts, self._lists, self._modules)
             self._snapshot()
         except Exception as error:  # a nested tensor has no size
+            if is_signalled(error):
+                raise
             raise TooLarge("the code") from error
 
     def _let_go(self, root: object) -> None:
@@ -176,7 +179,9 @@ class GuardSet:
             if RemovableHandle.next_id != self._handles:
                 return self.difference() is None
             return self._unchanged(in_memory) or self._same_values()
-        except Exception:  # an attribute of a module is gone, or what came in the place of something cannot be compared
+        except Exception as error:  # a module's attribute is gone, or what came in its place cannot be compared
+            if is_signalled(error):
+                raise
             return False
 
     def _unchanged(self, in_memory: bool) -> bool:
@@ -262,6 +267,8 @@ class GuardSet:
             self.name = str(missing.args[0]) if missing.args else ""
             return f"the attribute {missing} of a module"
         except Exception as error:
+            if is_signalled(error):
+                raise
             return f"a value that cannot be compared ({type(error).__name__})"
 
     def _blame(self, holder: object) -> None:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ...failures import is_signalled
 from ..buffers.strided import alignment
 from ..state import attributes_of, is_own_class, is_own_module, is_plain, known_instances, why_odd
 from .environment import is_batched
@@ -296,6 +297,8 @@ def flatten(value: object, path: str = "") -> Layout:
     except RecursionError as error:
         raise Unsupported(path, value, "is nested too deeply to be looked into") from error
     except Exception as error:  # an attribute of the person's that is computed, and fails
+        if is_signalled(error):
+            raise
         why = f"cannot be looked into: {type(error).__name__}: {str(error)[:200]}"
         raise Unsupported(path, value, why) from error
     return Layout(root, tuple(flattener.key), flattener.leaves, flattener.paths, flattener.containers)

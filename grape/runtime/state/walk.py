@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from ...failures import is_signalled
 from .classes import attributes_of, is_plain, is_watched, slots_of
 from .containers import AnyDict, Attributes
 from .contents import CONTAINERS, LEAVES, contents_of_array, contents_of_set, emptiness, getter, read
@@ -131,6 +132,8 @@ class Reach(Names):
             except TooLarge:
                 raise
             except Exception as error:  # a nested tensor has no size
+                if is_signalled(error):
+                    raise
                 raise TooLarge(where or CODE) from error
 
     def replaceable(self) -> set[int]:

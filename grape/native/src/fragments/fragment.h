@@ -206,7 +206,8 @@ struct Fragment {
   void build(Step& step) {
     step.issue.clear();
     step.built = generation;
-    auto tensor = [&](const Input& in) -> at::Tensor {
+    c10::SmallVector<at::Tensor, 8> met(step.op->compares ? step.inputs.size() : 0);
+    auto over_slot = [&](const Input& in) -> at::Tensor {
       if (in.kind == Input::Undefined) return at::Tensor();
       if (in.kind == Input::Number || in.kind == Input::Any || in.kind == Input::Seed) return in.number;
       if (in.kind == Input::Outside) return slots[in.slot].tensor(in.layout, in.at, device);
@@ -214,19 +215,24 @@ struct Fragment {
       none.lies_at(nullptr, device);
       return none.tensor(in.layout, 0, device);
     };
+    auto tensor = [&](uint32_t k) -> at::Tensor {
+      const Input& in = step.inputs[k];
+      if (met.empty()) return over_slot(in);
+      return met[k] = in.again >= 0 ? met[static_cast<size_t>(in.again)] : over_slot(in);
+    };
     for (const Argument& argument : step.arguments) {
       if (argument.kind == Argument::Plain) step.issue.push_back(argument.value);
-      else if (argument.kind == Argument::Tensor) step.issue.emplace_back(tensor(step.inputs[argument.first]));
+      else if (argument.kind == Argument::Tensor) step.issue.emplace_back(tensor(argument.first));
       else if (argument.kind == Argument::Optionals) {
         c10::List<std::optional<at::Tensor>> list;
         for (uint32_t k = argument.first; k < argument.end; k++) {
-          at::Tensor t = tensor(step.inputs[k]);
+          at::Tensor t = tensor(k);
           list.push_back(t.defined() ? std::optional(std::move(t)) : std::nullopt);
         }
         step.issue.emplace_back(std::move(list));
       } else {
         c10::List<at::Tensor> list;
-        for (uint32_t k = argument.first; k < argument.end; k++) list.push_back(tensor(step.inputs[k]));
+        for (uint32_t k = argument.first; k < argument.end; k++) list.push_back(tensor(k));
         step.issue.emplace_back(std::move(list));
       }
     }

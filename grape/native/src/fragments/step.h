@@ -14,6 +14,7 @@ struct Input {
   bool written = false;
   uint8_t bumps = 0;  // of the version counter, by the kernel itself: foreach and fused operators do what autograd does for others
   int slot = -1;
+  int again = -1;  // the input that this very tensor is, where the operator compares them
   int64_t at = 0;  // bytes from the slot's begin to the tensor's first element
   Layout layout;
   at::Tensor number;

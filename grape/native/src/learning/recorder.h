@@ -39,6 +39,7 @@ class Recorder {
     given_.clear();
     between_ = false;
     bool integers = false;
+    Met met;
     for (size_t i = 0; i < op.arguments; i++) {
       const IValue& value = stack[base + i];
       Argument argument;
@@ -52,6 +53,7 @@ class Recorder {
         for_each_tensor(value, [&](const at::Tensor& t) {
           if (op.seed[i] && is_drawn(t)) return step.inputs.push_back(seed(still_ ? Input::Any : Input::Seed));
           step.inputs.push_back(input(step, t, op.writes[i]));
+          if (op.compares) step.inputs.back().again = met_before(met, t);
           integers = integers || (device_.is_cpu() && t.defined() && !is_number(t) && c10::isIntegralType(t.scalar_type(), /*includeBool=*/false));
         });
       }

@@ -54,6 +54,7 @@ struct Operator {
   bool meets = false;                 // other ranks, which wait for this one
   bool multiplies = false;            // matrices, perhaps by cuBLASLt
   bool plans = false;                 // for the sizes of its tensors, when it first meets them
+  bool compares = false;              // its arguments with each other: the very same tensor again is computed another way
   bool lends = false;                 // memory to another stream, or to a copy that is made later
   uint64_t kernel_checked = 0;        // when `registrations` was that
   bool in_python = false;
@@ -103,6 +104,7 @@ struct Operator {
     hands_on = schema.name() == "aten::_cudnn_rnn";
     for (const char* part : {"mm", "linear", "matmul", "transformer", "multi_head"}) multiplies = multiplies || schema.name().find(part) != std::string::npos;
     refers = schema.name() == "aten::set_";
+    compares = schema.name().find("_multi_head_attention") != std::string::npos;
     plans = !is_of_torch(schema.name());
     for (const char* part : {"conv", "cudnn", "miopen", "_attention", "fft"}) plans = plans || schema.name().find(part) != std::string::npos;
     const bool recurs = schema.name().rfind("aten::_cudnn_rnn", 0) == 0;
@@ -305,8 +307,12 @@ struct Signature {
   uint64_t exact, loose;
 
   Signature(const Operator& op, const Stack& stack) : exact(reinterpret_cast<uint64_t>(&op)), loose(~exact) {
+    Met met;
     for (size_t i = stack.size() - op.arguments; i < stack.size(); i++)
-      for_each_tensor(stack[i], [&](const at::Tensor& t) { take(t); });
+      for_each_tensor(stack[i], [&](const at::Tensor& t) {
+        take(t);
+        if (op.compares) both(static_cast<uint64_t>(met_before(met, t)));
+      });
   }
 
  private:

@@ -108,6 +108,16 @@ inline bool is_plain(const at::Tensor& t) {
   return (t.key_set().raw_repr() & ~ordinary.raw_repr()) == 0 && t.has_storage();  // `-` would leave the backend's bits
 }
 
+// Which of those before it this very tensor is; -1: none is. It is one of them from now on.
+using Met = c10::SmallVector<const c10::TensorImpl*, 8>;
+inline int met_before(Met& met, const at::Tensor& t) {
+  const c10::TensorImpl* impl = t.defined() ? t.unsafeGetTensorImpl() : nullptr;
+  auto found = impl ? std::find(met.begin(), met.end(), impl) : met.end();
+  int before = found == met.end() ? -1 : static_cast<int>(found - met.begin());
+  met.push_back(impl);
+  return before;
+}
+
 inline bool has_python_key(const at::Tensor& t) {
   return t.key_set().has(c10::DispatchKey::Python);
 }

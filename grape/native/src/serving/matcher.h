@@ -20,6 +20,7 @@ class Matcher {
   Match compare(const Step& step, const Operator& op, const Stack& stack, Reason& reason) const {
     if (step.counts_below != counts_below()) return Match::Other;
     size_t base = stack.size() - op.arguments;
+    Met met;
     for (size_t i = 0; i < op.arguments; i++) {
       const IValue& value = stack[base + i];
       const Argument& argument = step.arguments[i];
@@ -32,7 +33,7 @@ class Matcher {
       uint32_t k = argument.first;
       bool same = value.isTensor() == (argument.kind == Argument::Tensor);
       for_each_tensor(value, [&](const at::Tensor& t) {
-        if (same && k < argument.end) same = same_tensor(step.inputs[k], t, reason);
+        if (same && k < argument.end) same = same_tensor(step.inputs[k], t, reason) && (!op.compares || met_before(met, t) == step.inputs[k].again);
         k++;
       });
       if (!same || k != argument.end) return Match::Other;
