@@ -32,9 +32,11 @@ from .tables import APART, GRAPES, NOTHING, PEERS, apart_from, by_row, markdown,
 __all__ = [
     "CALLS",
     "METHOD",
+    "attempts",
     "by_group",
     "columns_measured",
     "coverage",
+    "duration",
     "machines",
     "noise_said",
     "same_bits",
@@ -134,6 +136,21 @@ def coverage(found: Sequence[Found]) -> str:
         f"The others: {'; '.join(said)}." if said else "",
         f"Beside these, rows that run only where they are named were not run: {', '.join(long)}." if long else "",
         f"Groups of which no row was run: {', '.join(absent)}." if absent else "",
+    )
+
+
+def duration(found: Sequence[Found]) -> str | None:
+    """What the pairs took, one after the other; where the time went."""
+    took: Counter[str] = Counter()
+    for one in found:
+        took[one["column"]] += one.get("took_s", 0.0)
+    compiling = sum(took[name] for name in ("compiled", "reduce_overhead", "dynamic", "over_compiled"))
+    if not (whole := sum(took.values())):
+        return None
+    return prose(
+        f"One after the other all pairs take {whole / 3600:.1f} hours of a GPU, of these {compiling / 3600:.1f}",
+        f"columns that compile, and {took['grape'] / 3600:.1f} Grape as shipped; `--workers N` divides that by the GPUs",
+        "of a machine.",
     )
 
 

@@ -105,6 +105,7 @@ def page(found: Sequence[Found], folder: str) -> str:
         overall.machines(found),
         overall.columns_measured(found),
         overall.coverage(found),
+        overall.duration(found),
         "## In all",
         overall.summary(found),
         overall.SUMMARY_SAYS,

@@ -313,6 +313,13 @@ def test_what_was_measured_where_a_library_is_stays_where_it_is_not(tmp_path: Pa
     assert json.loads(path.read_text())["outcome"] == "measured"
 
 
+def test_what_all_pairs_take() -> None:
+    found = [measured("dlrm", "grape", 1.0, took_s=1800.0), measured("dlrm", "compiled", 0.5, took_s=5400.0)]
+    said = " ".join(str(overall.duration(found)).split())
+    assert "take 2.0 hours of a GPU, of these 1.5 columns that compile, and 0.5 Grape as shipped" in said
+    assert overall.duration([measured("dlrm", "grape", 1.0)]) is None
+
+
 def test_in_short_it_says_what_the_tables_say() -> None:
     found = [
         measured("dlrm", "grape", 1.0),
