@@ -140,7 +140,7 @@ def coverage(found: Sequence[Found]) -> str:
 
 
 def duration(found: Sequence[Found]) -> str | None:
-    """What the pairs took, one after the other; where the time went."""
+    """What the pairs took, one after the other, and which of them."""
     took: Counter[str] = Counter()
     for one in found:
         took[one["column"]] += one.get("took_s", 0.0)
@@ -148,9 +148,9 @@ def duration(found: Sequence[Found]) -> str | None:
     if not (whole := sum(took.values())):
         return None
     return prose(
-        f"One after the other all pairs take {whole / 3600:.1f} hours of a GPU, of these {compiling / 3600:.1f}",
-        f"columns that compile, and {took['grape'] / 3600:.1f} Grape as shipped; `--workers N` divides that by the GPUs",
-        "of a machine.",
+        f"One after the other all pairs take {whole / 3600:.1f} hours of a GPU,",
+        f"of these {compiling / 3600:.1f} columns that compile, and {took['grape'] / 3600:.1f} Grape as shipped;",
+        "`--workers N` divides that by the GPUs of a machine.",
     )
 
 
