@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
 import torch.library
@@ -150,7 +150,7 @@ def _raises_warnings() -> bool:
     return raises
 
 
-_registered: Sequence[str] | set[str] = getattr(torch.library, "_impls", ())
+_registered: Collection[str] = getattr(torch.library, "_impls", ())
 _replaced: tuple[int, int] = 0, 0
 """How many kernels libraries in Python had registered as they were met last, and a number for those of torch's own
 operators among them."""
