@@ -120,7 +120,8 @@ def _keep_all() -> None:
         if name not in _seen and name.startswith("grape."):
             _seen.add(name)
             for value in list(vars(module).values()):
-                _keep(value)
+                if getattr(value, "__module__", None) == name:  # else another module of Grape's holds it
+                    _keep(value)
 
 
 def _keep(value: Any) -> None:
