@@ -224,7 +224,7 @@ struct Operator {
 
   // Autocast does not know it, but the products that it is made of, which a recorded operator runs without.
   static bool multiplies_within(const std::string& n) {
-    return n == "aten::affine_grid_generator" || n == "aten::affine_grid_generator_backward";
+    return n == "aten::affine_grid_generator" || n == "aten::affine_grid_generator_backward" || n == "aten::_trilinear";
   }
 
   // Has weights refer to memory that it makes.
