@@ -65,3 +65,46 @@ def test_their_errors_show_no_frames_of_grapes(shell: InteractiveShell) -> None:
         error = shell.run_cell("%%grape --no-widget --engine regions\nSub('a', 'b')").error_in_exec
     assert isinstance(error, TypeError)
     assert [frame.filename for frame in traceback.extract_tb(error.__traceback__) if "/grape/" in frame.filename] == []
+
+
+TOLD = """\
+import torch
+from torch import nn
+class Told(torch.Tensor):
+    log = []
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.log.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.ones(4).as_subclass(Told))
+    def forward(self, x): return self.linear(x) * self.scale
+torch.manual_seed(0)
+net, w, x, told = Net(), torch.randn(4, 4), torch.randn(3, 4), torch.ones(4, 4).as_subclass(Told)
+def made(x): return [x * 2, {"a": (x @ w).as_subclass(Told)}]
+"""
+TELLING = """\
+Told.log.clear()
+for i in range(30):
+    y = torch.tanh(told @ x.t()) + 1
+    z = made(x)
+    loss = net(x).sum()
+    loss.backward()
+log = list(Told.log)
+"""
+
+
+def test_they_are_told_of_no_more_than_in_plain_cells(shell: InteractiveShell) -> None:
+    """A class that counts, prints or raises in its `__torch_function__` is not told of what Grape reads."""
+    load(shell)
+    logs: list[list[str]] = []
+    with capture_output():
+        for magic in ("", "%%grape --no-widget --engine regions\n", "%%grape --no-widget --engine streams\n"):
+            assert shell.run_cell(TOLD).success
+            for _ in range(2):
+                assert shell.run_cell(magic + TELLING).success
+                logs.append(shell.user_ns["log"])
+    assert logs[0] and all(log == logs[0] for log in logs)

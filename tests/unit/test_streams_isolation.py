@@ -187,11 +187,12 @@ def test_functional_transforms_and_autocast() -> None:
 
 def test_products_within_an_operator_that_autocast_does_not_know() -> None:
     def loop() -> list[Any]:
-        theta, out = torch.linspace(-1, 1, 6).view(1, 2, 3), []
+        theta, weight, out = torch.linspace(-1, 1, 6).view(1, 2, 3), torch.linspace(0, 1, 18).view(2, 3, 3), []
         for i in range(60):
             with torch.autocast("cpu", torch.bfloat16, enabled=i % 20 > 9):
                 grid = nn.functional.affine_grid(theta * (1 + i / 8), [1, 2, 4, 4], align_corners=True) * 1
-                out.append((str(grid.dtype), grid.float()))
+                pairs = nn.functional.bilinear(theta[0] * (i / 7), theta[0] + 1, weight) * 1
+                out += [(str(each.dtype), each.float()) for each in (grid, pairs)]
         return out
 
     agrees(loop)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.processes import in_a_fork
@@ -160,3 +160,23 @@ def test_weights_that_come_back_are_the_tensor_that_was_given() -> None:
             return [out, layer.left()]
 
         agrees(loop)
+
+
+@pytest.mark.parametrize("switch", ["evaluated first", "left before it is issued", "by turns"])
+def test_layers_of_the_cpu_ask_whether_gradients_are_recorded(switch: str) -> None:
+    """oneDNN's makes a workspace where they are, and computes with other bits where they are not."""
+    torch.manual_seed(0)
+    layer, batches = nn.LSTM(6, HIDDEN, 2), torch.randn(120, STEPS, BATCH, 6)
+
+    def loop() -> list[Any]:
+        out: list[Any] = []
+        for number, x in enumerate(batches):
+            records = {"evaluated first": number >= 60, "by turns": number % 3 == 0}.get(switch, number % 2 == 0)
+            with torch.set_grad_enabled(records):
+                result = layer(x)[0]
+            if result.requires_grad:
+                out += torch.autograd.grad(result.sum(), list(layer.parameters()))
+            out.append(result.detach())
+        return out
+
+    assert agrees(loop).matched > 0

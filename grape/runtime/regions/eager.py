@@ -83,7 +83,7 @@ class EagerCalls:
             with contextlib.suppress(Unsupported):
                 shape.backwards.watch(flatten((result, args, kwargs), "result").leaves, layout.leaves)
         elif region.refused is None and self._observer.trains:
-            with unnumbered():
+            with unnumbered(), torch._C.DisableTorchFunction():
                 seal_all(result)
         return result
 

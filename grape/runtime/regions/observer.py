@@ -168,36 +168,51 @@ class Observer:
             return result
         if self.gave_up and not self.traced and self._region.calls == 1:
             return result  # a callable inside took over; this trace tells nothing
+        with torch._C.DisableTorchFunction():  # a subclass of the person's is not told of what is read of its tensors
+            self._learn(shape, call, layout, (result, args, kwargs), escapes, watch, guards or unguarded, found)
+        return result
+
+    def _learn(
+        self,
+        shape: Specialization,
+        call: RecordedCall,
+        layout: Layout,
+        after: tuple[object, Args, Kwargs],
+        escapes: Sequence[tuple[str, Position | None]],
+        watch: EffectWatch,
+        guards: GuardSet | Refused | None,
+        found: Found,
+    ) -> None:
+        """Keep what a recorded call tells. `after` and `guards`: see `_why_not`."""
         if self._again:
             self.traced.pop()
-        call = with_graphs_of_results(call, _tensors_in((result, args, kwargs)), layout.leaves)
+        call = with_graphs_of_results(call, _tensors_in(after), layout.leaves)
         self._keep(shape, call.trace)
         training = call.trace.needs_grad or any(found.graded)
         self.warns |= any(name in ("warn", SHOWN) for name, _ in watch.found)
-        settling = training and not (guards is None or guards.holds())
+        settling = training and isinstance(guards, GuardSet) and not guards.holds()
         settling |= bool(watch.found) and not watch.direct  # a library that looks at the machine, and remembers it
         settling |= {name for name, _ in watch.found} == {SHOWN}  # most are shown once
         settling |= watch.calls.loaded
         self._again = self._unsteady < UNSTEADY and settling
         if self._again:
             self._unsteady += 1
-            return result
+            return
         # A loop that is left to the device is recorded once in a graph, however long the eager call was.
         if len(call.trace.ops) >= LIMIT and not is_left_to_device(call.trace):
             self._region.refuse(Refused.because(Reason.OPERATOR_LIMIT, self._region.at, limit=f"{LIMIT:,}"))
         if self._region.refused is not None:
-            return result
-        refused = self._why_not(call, layout, (result, args, kwargs), escapes, watch, guards or unguarded)
+            return
+        refused = self._why_not(call, layout, after, escapes, watch, guards)
         if refused is not None:
             self._region.refuse(refused)
-            return result
+            return
         self.audit(shape, call.trace, found)
-        if guards is not None:
+        if isinstance(guards, GuardSet):
             began = time.perf_counter_ns()
             guards.holds()
             took = (time.perf_counter_ns() - began) / 1e6
             self.guards_ms = took if self.guards_ms is None else min(took, self.guards_ms)
-        return result
 
     def _why_not(
         self,

@@ -224,7 +224,8 @@ def _fact(value: Any) -> object:
     kind = type(value)
     if issubclass(kind, torch.nn.Module):
         own = list(vars(value).get("_parameters", {}).values())
-        settings = tuple([(one.requires_grad, one.device.type) for one in own if one is not None])
+        with torch._C.DisableTorchFunction():  # a parameter may be of a class of the person's
+            settings = tuple([(one.requires_grad, one.device.type) for one in own if one is not None])
         return kind.__qualname__, settings
     if kind in (torch.Tensor, torch.nn.Parameter):
         return value.device.type, value.requires_grad

@@ -126,6 +126,7 @@ struct Operator {
     else if (!tensors_only || op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) always = Reason::Read;
     else if (op.hasTag(at::Tag::inplace_view) || lends || flattens(schema.name()) || copies_storage(schema.name())) always = Reason::Metadata;
     else if (returns == 0 && !any_write) always = Reason::Effect;
+    else if (asks_for_gradients(schema.name())) always = Reason::Mode;
     else if (aliases) always = Reason::Alias;
     else if (checks_data(schema.name())) always = Reason::Checks;
   }
@@ -223,11 +224,15 @@ struct Operator {
 
   // Autocast does not know it, but the products that it is made of, which a recorded operator runs without.
   static bool multiplies_within(const std::string& n) {
-    return n == "aten::affine_grid_generator" || n == "aten::affine_grid_generator_backward";
+    return n == "aten::affine_grid_generator" || n == "aten::affine_grid_generator_backward" || n == "aten::_trilinear";
   }
 
   // Has weights refer to memory that it makes.
   static bool flattens(const std::string& n) { return n == "aten::_cudnn_rnn_flatten_weight"; }
+
+  // Its kernel asks whether gradients are recorded: it makes more then, and rounds otherwise. They may be recorded no
+  // more, or again, when it is issued, or where the same operator comes next time.
+  static bool asks_for_gradients(const std::string& n) { return n == "aten::mkldnn_rnn_layer"; }
 
   // Its result lies in a storage like its argument's, as large and as far from the begin. That is in no layout.
   static bool copies_storage(const std::string& n) {
