@@ -107,11 +107,21 @@ _frames: Any = vars(torch._C)["_dynamo"].eval_frame
 
 
 def keep_uncompiled() -> None:
-    """Have the compiler pass by Grape's code from now on, where it is there, or once it is imported."""
-    if not _waiting:
-        _waiting.append(when_imported("torch._dynamo.eval_frame", lambda _: _keep_all()))
-    elif "torch._dynamo.eval_frame" in sys.modules:
+    """Have the compiler pass by Grape's code, from the next call on that may compile: most programs have none."""
+    if _waiting:
+        return
+
+    def keep() -> None:
+        while _waiting:
+            _waiting.pop()()
         _keep_all()
+
+    def keep_unasked(module: ModuleType) -> None:
+        if not hasattr(module, _ASKED):
+            _keep_all()
+
+    _waiting.append(before_compiled(keep))
+    _waiting.append(when_imported(_MODULE, keep_unasked))
 
 
 def _keep_all() -> None:
