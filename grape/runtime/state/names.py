@@ -5,12 +5,14 @@ libraries'.
 from __future__ import annotations
 
 import abc
+import copyreg
 import functools
 import sys
 import types
 from collections.abc import Callable, Mapping
 
 import torch
+from torch._C._dynamo.guards import dict_version
 
 from ...model import Reason
 from ..dispatch.trampoline import written_code
@@ -19,6 +21,7 @@ from .contents import attribute_names, read
 from .libraries import INTROSPECTION, READS_ALL, is_pure, why_not
 from .namespaces import Item
 from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module, mentioned_in, reads_any_name
+from .tables import is_table, own_functions_in
 
 ABSENT = object()
 """Stands for the value of a name that is not defined, or of an attribute that is not set."""
@@ -31,7 +34,6 @@ _CLASS_NOTES = frozenset(
         "__doc__",
         "__module__",
         "__annotations__",
-        "__abstractmethods__",
         "_abc_impl",
         "__parameters__",
         "__orig_bases__",
@@ -41,7 +43,6 @@ _CLASS_NOTES = frozenset(
         "__slotnames__",
         "__dataclass_fields__",
         "__dataclass_params__",
-        "__match_args__",
     ]
 )
 _WHEN_MADE = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__class_getitem__"})
@@ -181,8 +182,11 @@ class Names:
 
     def _of_library(self, function: types.FunctionType, where: str) -> None:
         """Follow what a library's function was made around: with `@torch.no_grad()` that is the person's own code."""
-        if not is_pure(function.__module__):
+        if not is_pure(function.__module__) or function.__name__ in INTROSPECTION:
             raise Opaque(f"{function.__module__}.{function.__name__}()", "reads or changes more than its arguments")
+        if function.__module__ == "copy":  # of a class in C, or of the person's, it may be told how
+            self._watch(functools.partial(dict_version, copyreg.dispatch_table))
+            self._pending += [(one, where) for one in own_functions_in(copyreg.dispatch_table)]
         for cell in function.__closure__ or ():
             contents = read(cell, "cell_contents", None)
             if type(contents) in CALLABLES:
@@ -222,6 +226,9 @@ class Names:
                 self._namespaces.add((id(namespace), name))
                 for inner in [inner for inner in words if inner in space and inner != name]:
                     self._light_item(space, inner, space[inner], words, depth + 1)
+        elif is_table(value):
+            self._watch(functools.partial(dict_version, value))
+            self._pending += [(one, name) for one in own_functions_in(value)]
         elif kind not in PLAIN and kind is not types.BuiltinFunctionType:
             return
         self._namespaces.add((id(namespace), name))
@@ -291,7 +298,8 @@ def _is_own_or_module(cls: type) -> bool:
 
 
 def _names_of(cls: type) -> list[str]:
-    return [name for name in vars(cls) if name not in _CLASS_NOTES]
+    """Of its attributes, and of its fields where it is a dataclass, which `dataclasses.fields` and its like read."""
+    return [*(name for name in vars(cls) if name not in _CLASS_NOTES), *vars(cls).get("__dataclass_fields__", ())]
 
 
 @functools.lru_cache(maxsize=4096)
