@@ -10,22 +10,21 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
-from torch._C._dynamo.guards import dict_version
 
 from ...model import Reason
 from ..dispatch.trampoline import written_code
 from .classes import is_a, why_odd
-from .contents import attribute_names, read
+from .contents import attribute_names, contents_of_set, read
 from .libraries import INTROSPECTION, READS_ALL, is_pure, why_not
 from .namespaces import Item
 from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module, mentioned_in, reads_any_name
-from .tables import is_table, own_functions_in
+from .tables import PLAIN, is_of_words, is_short_list, is_table, keys_in, own_functions_in, settings_of, tables_of
 
 ABSENT = object()
 """Stands for the value of a name that is not defined, or of an attribute that is not set."""
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
 CALLABLES = (types.FunctionType, types.MethodType, functools.partial)
 _CLASS_NOTES = frozenset(
     [
@@ -98,6 +97,7 @@ class Names:
         self._known_classes: dict[type, str | None] = {}
         self._namespaces: set[tuple[int, str]] = set()
         self._lit: set[types.CodeType] = set()
+        self._tables: dict[int, dict[Any, Any]] = {}
         self._roots = roots
         self._pending: list[tuple[object, str]] = []
         self._postponed: list[tuple[object, str, frozenset[object]]] = []
@@ -185,8 +185,7 @@ class Names:
         if not is_pure(function.__module__) or function.__name__ in INTROSPECTION:
             raise Opaque(f"{function.__module__}.{function.__name__}()", "reads or changes more than its arguments")
         if function.__module__ == "copy":  # of a class in C, or of the person's, it may be told how
-            self._watch(functools.partial(dict_version, copyreg.dispatch_table))
-            self._pending += [(one, where) for one in own_functions_in(copyreg.dispatch_table)]
+            self._table(copyreg.dispatch_table, where)
         for cell in function.__closure__ or ():
             contents = read(cell, "cell_contents", None)
             if type(contents) in CALLABLES:
@@ -204,13 +203,19 @@ class Names:
             return
         self._lit.add(code)
         words, namespace = _names_in(code), function.__globals__
+        self.items += settings_of(function, words, keys_in(code), ABSENT)
         for name in words:
             value = namespace.get(name, ABSENT)
             if value is not ABSENT:
-                self._light_item(namespace, name, value, words, depth)
+                self._light_item(namespace, name, value, (words, keys_in(code)), depth)
 
     def _light_item(
-        self, namespace: Mapping[str, object], name: str, value: object, words: frozenset[str], depth: int
+        self,
+        namespace: Mapping[str, object],
+        name: str,
+        value: object,
+        said: tuple[frozenset[str], frozenset[str]],
+        depth: int,
     ) -> None:
         if (id(namespace), name) in self._namespaces:
             return
@@ -224,15 +229,27 @@ class Names:
             space = vars(value)
             if depth < _DEPTH and str(space.get("__name__")).partition(".")[0] not in sys.stdlib_module_names:
                 self._namespaces.add((id(namespace), name))
-                for inner in [inner for inner in words if inner in space and inner != name]:
-                    self._light_item(space, inner, space[inner], words, depth + 1)
+                for inner in [inner for inner in said[0] if inner in space and inner != name]:
+                    self._light_item(space, inner, space[inner], said, depth + 1)
         elif is_table(value):
-            self._watch(functools.partial(dict_version, value))
-            self._pending += [(one, name) for one in own_functions_in(value)]
+            self._table(value, name)
         elif kind not in PLAIN and kind is not types.BuiltinFunctionType:
-            return
+            self.items += settings_of(value, *said, ABSENT)
+            for table in tables_of(value):
+                self._table(table, name)
+            if is_short_list(value):
+                if (id(value), "") not in self._namespaces:  # which several modules may have
+                    self._namespaces.add((id(value), ""))
+                    self._watch(functools.partial(list if is_of_words(value) else contents_of_set, value))
+            elif kind is not tuple:
+                return
         self._namespaces.add((id(namespace), name))
         self.items.append((namespace, name, value))
+
+    def _table(self, table: dict[Any, Any], where: str) -> None:
+        """A library's, to which others may add: that nobody did, and what the person's functions in it read."""
+        self._tables[id(table)] = table
+        self._pending += [(one, where) for one in own_functions_in(table)]
 
     def _class(self, cls: type, where: str, *, by_name: bool) -> None:
         """Methods and class attributes of the person's own classes; of libraries' which they are."""
@@ -276,6 +293,8 @@ class Names:
                     self._pending.append((value, f"{cls.__name__}.{name}"))
                 elif is_module and base is not torch.nn.Module:
                     self._light(value, 0)
+            elif is_module and is_table(value) and base is not torch.nn.Module:
+                self._table(value, f"{cls.__name__}.{name}")
             elif is_module and type(value) is property and type(value.fget) is types.FunctionType:
                 self._pending.append((value.fget, f"{cls.__name__}.{name}"))
 
