@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from tests.unit.test_runtime_guards import check
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
 LIBRARY = """
-import collections, collections.abc, threading, types, torch
+import collections, collections.abc, contextvars, os, threading, types, torch
 OPTIONS, LIST, NUMBERS, STACK, PAIR = {"scale": 2.0}, [2.0], {1, 2}, [], (2.0,)
 ORDERED, OBJECT, LOCAL = collections.OrderedDict(scale=2.0), types.SimpleNamespace(scale=2.0), threading.local()
 LOCAL.scale = 2.0
@@ -49,6 +50,18 @@ def by_table(x): return TABLE["one"](x)
 def by_itself(x): return x * by_itself.scale
 by_itself.scale = 2.0
 def by_another(x): return by_options(x) + 1
+VARIABLE = contextvars.ContextVar("scale", default=2.0)
+SETTINGS.inner = types.SimpleNamespace(scale=2.0)
+def by_variable(x): return x * VARIABLE.get()
+def by_environment(x): return x * float(os.environ.get("GUARDED_SCALE", "2"))
+def by_inner(x): return x * SETTINGS.inner.scale
+def by_default(x, options=OPTIONS): return x * options["scale"]
+class Thing:
+    def __call__(self, x): return self.scaled(x) + self.once(x)
+    def scaled(self, x): return x * OPTIONS["scale"]
+    @staticmethod
+    def once(x): return x * Settings.scale
+thing = Thing()
 class Layer(torch.nn.Module):
     table = {"one": torch.tanh}
     def forward(self, x): return self.table["one"](x) * OPTIONS["scale"]
@@ -70,6 +83,11 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "by_itself": lambda m: setattr(m.by_itself, "scale", 3.0),
     "by_another": lambda m: m.OPTIONS.update(scale=3.0),
     "by_registry": lambda m: m.REGISTRY.update(one=lambda x: x * 3),
+    "by_variable": lambda m: m.VARIABLE.set(3.0),
+    "by_environment": lambda m: os.environ.update(GUARDED_SCALE="3"),
+    "by_inner": lambda m: setattr(m.SETTINGS.inner, "scale", 3.0),
+    "by_default": lambda m: m.OPTIONS.update(scale=3.0),
+    "thing": lambda m: m.OPTIONS.update(scale=3.0),
     "layer": lambda m: m.Layer.table.update(one=torch.relu),
 }
 
@@ -86,6 +104,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Any]]:
         exec(compile(LIBRARY, file, "exec"), vars(module))
         return module
 
+    monkeypatch.setenv("GUARDED_SCALE", "2")
     yield make
 
 

@@ -5,8 +5,10 @@ libraries'.
 from __future__ import annotations
 
 import abc
+import contextvars
 import copyreg
 import functools
+import os
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -16,12 +18,13 @@ import torch
 
 from ...model import Reason
 from ..dispatch.trampoline import written_code
+from . import tables
 from .classes import is_a, why_odd
 from .contents import attribute_names, contents_of_set, read
 from .libraries import INTROSPECTION, READS_ALL, is_pure, why_not
 from .namespaces import Item
 from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module, mentioned_in, reads_any_name
-from .tables import PLAIN, is_of_words, is_short_list, is_table, keys_in, own_functions_in, settings_of, tables_of
+from .tables import PLAIN
 
 ABSENT = object()
 """Stands for the value of a name that is not defined, or of an attribute that is not set."""
@@ -203,11 +206,16 @@ class Names:
             return
         self._lit.add(code)
         words, namespace = _names_in(code), function.__globals__
-        self.items += settings_of(function, words, keys_in(code), ABSENT)
+        said = words, tables.keys_in(code)
+        for value in (function, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            if type(value) not in PLAIN:
+                self._kept(value, code.co_name, said)
+        if words & tables.ENVIRONMENT and any(map(tables.may_be_variable, said[1])):
+            self._tables[id(os.environ)] = tables.environment()
         for name in words:
             value = namespace.get(name, ABSENT)
             if value is not ABSENT:
-                self._light_item(namespace, name, value, (words, keys_in(code)), depth)
+                self._light_item(namespace, name, value, said, depth)
 
     def _light_item(
         self,
@@ -231,25 +239,32 @@ class Names:
                 self._namespaces.add((id(namespace), name))
                 for inner in [inner for inner in said[0] if inner in space and inner != name]:
                     self._light_item(space, inner, space[inner], said, depth + 1)
-        elif is_table(value):
-            self._table(value, name)
-        elif kind not in PLAIN and kind is not types.BuiltinFunctionType:
-            self.items += settings_of(value, *said, ABSENT)
-            for table in tables_of(value):
-                self._table(table, name)
-            if is_short_list(value):
-                if (id(value), "") not in self._namespaces:  # which several modules may have
-                    self._namespaces.add((id(value), ""))
-                    self._watch(functools.partial(list if is_of_words(value) else contents_of_set, value))
-            elif kind is not tuple:
-                return
+        elif kind not in PLAIN and kind is not types.BuiltinFunctionType and not self._kept(value, name, said):
+            return
         self._namespaces.add((id(namespace), name))
         self.items.append((namespace, name, value))
+
+    def _kept(self, value: object, name: str, said: tuple[frozenset[str], frozenset[str]]) -> bool:
+        """What a library keeps its settings in. True where the name may be compared as well."""
+        if tables.is_table(value):
+            self._table(value, name)
+            return True
+        self.items += tables.settings_of(value, *said, ABSENT)
+        if type(value) is contextvars.ContextVar:
+            self._watch(functools.partial(tables.value_in_context, value))
+        for table in tables.tables_of(value):
+            self._table(table, name)
+        if not tables.is_short_list(value):
+            return type(value) is tuple
+        if (id(value), "") not in self._namespaces:  # which several modules may have
+            self._namespaces.add((id(value), ""))
+            self._watch(functools.partial(list if tables.is_of_words(value) else contents_of_set, value))
+        return True
 
     def _table(self, table: dict[Any, Any], where: str) -> None:
         """A library's, to which others may add: that nobody did, and what the person's functions in it read."""
         self._tables[id(table)] = table
-        self._pending += [(one, where) for one in own_functions_in(table)]
+        self._pending += [(one, where) for one in tables.own_functions_in(table)]
 
     def _class(self, cls: type, where: str, *, by_name: bool) -> None:
         """Methods and class attributes of the person's own classes; of libraries' which they are."""
@@ -288,12 +303,12 @@ class Names:
                 self.items.append((space, name, value))
             if own:
                 self._attribute_of_class(value, name, f"{cls.__name__}.{name}", base)
-            elif type(value) is types.FunctionType:
-                if is_followed(value.__code__) and value.__code__.co_filename[0] != "<":
-                    self._pending.append((value, f"{cls.__name__}.{name}"))
-                elif is_module and base is not torch.nn.Module:
-                    self._light(value, 0)
-            elif is_module and is_table(value) and base is not torch.nn.Module:
+            elif type(method := tables.function_of(value)) is types.FunctionType:
+                if is_followed(method.__code__) and method.__code__.co_filename[0] != "<":
+                    self._pending.append((method, f"{cls.__name__}.{name}"))
+                elif base is not torch.nn.Module:
+                    self._light(method, 0)
+            elif is_module and tables.is_table(value) and base is not torch.nn.Module:
                 self._table(value, f"{cls.__name__}.{name}")
             elif is_module and type(value) is property and type(value.fget) is types.FunctionType:
                 self._pending.append((value.fget, f"{cls.__name__}.{name}"))

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import collections
 import collections.abc
+import contextvars
 import functools
+import os
 import threading
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +17,7 @@ from typing import Any, TypeGuard
 import torch
 from torch._C._dynamo.guards import dict_version
 
-from .classes import attributes_of, is_a
+from .classes import attributes_of, is_a, is_plain
 from .namespaces import Item
 from .own_code import is_followed
 
@@ -60,8 +62,12 @@ def own_functions_in(table: dict[Any, Any]) -> Iterator[types.FunctionType]:
                 yield one
 
 
-def settings_of(value: object, words: frozenset[str], keys: frozenset[str], absent: object) -> Iterator[Item]:
-    """Plain settings in a dict, a class, an object or a function, under names that code mentions, `keys` as strings."""
+def settings_of(
+    value: object, words: frozenset[str], keys: frozenset[str], absent: object, depth: int = 1
+) -> Iterator[Item]:
+    """Plain settings in a dict, a class, an object or a function, under names that code mentions, `keys` as strings;
+    and in objects that are found so, `depth` deep.
+    """
     space = _space_of(value)
     if space is None or is_a(value, torch.nn.Module) or is_a(value, torch.Tensor):
         return
@@ -73,6 +79,9 @@ def settings_of(value: object, words: frozenset[str], keys: frozenset[str], abse
         item, default = space.get(name, absent), shared.get(name, absent)
         if type(item) in _SETTINGS:
             yield space, name, item
+        elif depth and item is not absent and item is not value and _holds_attributes(type(item)):
+            yield space, name, item
+            yield from settings_of(item, words, keys, absent, depth - 1)
         elif item is absent and type(default) in _SETTINGS:
             yield from ((space, name, absent), (shared, name, default))
 
@@ -95,6 +104,35 @@ def keys_in(code: types.CodeType) -> frozenset[str]:
     """The strings in code, and in the code of functions in it."""
     inner = [keys_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return frozenset(constant for constant in code.co_consts if isinstance(constant, str)).union(*inner)
+
+
+def function_of(value: object) -> object:
+    """What is called of an attribute of a class."""
+    return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+
+
+def value_in_context(variable: contextvars.ContextVar[Any]) -> object:
+    """What it is now, if that is plain, else which object."""
+    value = variable.get(None)
+    return type(value), repr(value) if type(value) in PLAIN else id(value)
+
+
+ENVIRONMENT = frozenset({"environ", "getenv"})
+"""By these names code reads variables of the environment."""
+
+
+def may_be_variable(name: str) -> bool:
+    """True for a string that may name a variable of the environment."""
+    return name.isidentifier() and name.upper() == name
+
+
+def environment() -> dict[Any, Any]:
+    """The dict in which `os.environ` keeps its variables."""
+    return os.environ._data  # type: ignore[attr-defined, no-any-return]
+
+
+def _holds_attributes(cls: type) -> bool:
+    return cls is types.SimpleNamespace or is_plain(cls)
 
 
 def _space_of(value: object) -> Mapping[str, object] | None:
