@@ -76,6 +76,23 @@ def test_who_asks_a_storage_for_its_address(address: Callable[[Tensor], int]) ->
     agrees(loop, LONG)
 
 
+def test_a_part_of_a_storage_whose_address_outlives_it() -> None:
+    x = torch.zeros(4)
+
+    def loop() -> list[Any]:
+        there = (ctypes.c_float * 2).from_address(x.untyped_storage()[8:].data_ptr())
+        out: list[Any] = []
+        for i in range(30):
+            x.copy_(chain(torch.linspace(0.1, 0.9, 4) * i))
+            x.add_(1)
+            out.append(list(there))
+            there[0] = float(i)
+            out.append(x * 2)
+        return out
+
+    agrees(loop, LONG)
+
+
 @pytest.mark.parametrize(("file", "is_read"), [("lib/safetensors/torch.py", False), ("lib/other.py", True)])
 def test_libraries_may_compare_where_storages_lie(file: str, is_read: bool) -> None:
     source = "def storage_ptr(tensor):\n    return tensor.untyped_storage().data_ptr()"

@@ -33,12 +33,13 @@ BUILTINS = frozenset(
 """Builtin functions that read or change more than their arguments. (`print` is watched while it is called.)"""
 INTROSPECTION = frozenset(
     {
-        *("__annotations__", "__bases__", "__builtins__", "__closure__", "__code__", "__defaults__", "__doc__"),
-        *("__globals__", "__kwdefaults__", "__mro__", "__signature__", "__subclasses__"),
-        *("__weakref__", "__wrapped__", "cr_frame", "f_back", "f_globals", "f_locals", "gi_frame", "tb_frame"),
+        *("__annotations__", "__bases__", "__builtins__", "__closure__", "__code__", "__dataclass_fields__"),
+        *("__defaults__", "__doc__", "__globals__", "__kwdefaults__", "__mro__", "__orig_bases__", "__parameters__"),
+        *("__signature__", "__subclasses__", "__weakref__", "__wrapped__", "cr_frame", "f_back", "f_globals"),
+        *("f_locals", "get_type_hints", "gi_frame", "tb_frame"),
     }
 )
-"""Attributes of functions, classes and frames that no guard compares."""
+"""Attributes of functions, classes and frames that no guard compares, and what reads them."""
 READS_ALL = frozenset(
     {
         *("__dict__", "__getattribute__", "__getstate__", "asdict", "astuple", "attrgetter", "copy", "deepcopy"),

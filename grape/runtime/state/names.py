@@ -5,24 +5,29 @@ libraries'.
 from __future__ import annotations
 
 import abc
+import contextvars
+import copyreg
 import functools
+import os
 import sys
 import types
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from ...model import Reason
 from ..dispatch.trampoline import written_code
+from . import tables
 from .classes import is_a, why_odd
-from .contents import attribute_names, read
+from .contents import attribute_names, contents_of_set, read
 from .libraries import INTROSPECTION, READS_ALL, is_pure, why_not
 from .namespaces import Item
 from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module, mentioned_in, reads_any_name
+from .tables import PLAIN
 
 ABSENT = object()
 """Stands for the value of a name that is not defined, or of an attribute that is not set."""
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
 CALLABLES = (types.FunctionType, types.MethodType, functools.partial)
 _CLASS_NOTES = frozenset(
     [
@@ -31,7 +36,6 @@ _CLASS_NOTES = frozenset(
         "__doc__",
         "__module__",
         "__annotations__",
-        "__abstractmethods__",
         "_abc_impl",
         "__parameters__",
         "__orig_bases__",
@@ -41,7 +45,6 @@ _CLASS_NOTES = frozenset(
         "__slotnames__",
         "__dataclass_fields__",
         "__dataclass_params__",
-        "__match_args__",
     ]
 )
 _WHEN_MADE = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__class_getitem__"})
@@ -97,6 +100,7 @@ class Names:
         self._known_classes: dict[type, str | None] = {}
         self._namespaces: set[tuple[int, str]] = set()
         self._lit: set[types.CodeType] = set()
+        self._tables: dict[int, dict[Any, Any]] = {}
         self._roots = roots
         self._pending: list[tuple[object, str]] = []
         self._postponed: list[tuple[object, str, frozenset[object]]] = []
@@ -181,8 +185,10 @@ class Names:
 
     def _of_library(self, function: types.FunctionType, where: str) -> None:
         """Follow what a library's function was made around: with `@torch.no_grad()` that is the person's own code."""
-        if not is_pure(function.__module__):
+        if not is_pure(function.__module__) or function.__name__ in INTROSPECTION:
             raise Opaque(f"{function.__module__}.{function.__name__}()", "reads or changes more than its arguments")
+        if function.__module__ == "copy":  # of a class in C, or of the person's, it may be told how
+            self._table(copyreg.dispatch_table, where)
         for cell in function.__closure__ or ():
             contents = read(cell, "cell_contents", None)
             if type(contents) in CALLABLES:
@@ -200,13 +206,24 @@ class Names:
             return
         self._lit.add(code)
         words, namespace = _names_in(code), function.__globals__
+        said = words, tables.keys_in(code)
+        for value in (function, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            if type(value) not in PLAIN:
+                self._kept(value, code.co_name, said)
+        if words & tables.ENVIRONMENT and any(map(tables.may_be_variable, said[1])):
+            self._tables[id(os.environ)] = tables.environment()
         for name in words:
             value = namespace.get(name, ABSENT)
             if value is not ABSENT:
-                self._light_item(namespace, name, value, words, depth)
+                self._light_item(namespace, name, value, said, depth)
 
     def _light_item(
-        self, namespace: Mapping[str, object], name: str, value: object, words: frozenset[str], depth: int
+        self,
+        namespace: Mapping[str, object],
+        name: str,
+        value: object,
+        said: tuple[frozenset[str], frozenset[str]],
+        depth: int,
     ) -> None:
         if (id(namespace), name) in self._namespaces:
             return
@@ -220,12 +237,34 @@ class Names:
             space = vars(value)
             if depth < _DEPTH and str(space.get("__name__")).partition(".")[0] not in sys.stdlib_module_names:
                 self._namespaces.add((id(namespace), name))
-                for inner in [inner for inner in words if inner in space and inner != name]:
-                    self._light_item(space, inner, space[inner], words, depth + 1)
-        elif kind not in PLAIN and kind is not types.BuiltinFunctionType:
+                for inner in [inner for inner in said[0] if inner in space and inner != name]:
+                    self._light_item(space, inner, space[inner], said, depth + 1)
+        elif kind not in PLAIN and kind is not types.BuiltinFunctionType and not self._kept(value, name, said):
             return
         self._namespaces.add((id(namespace), name))
         self.items.append((namespace, name, value))
+
+    def _kept(self, value: object, name: str, said: tuple[frozenset[str], frozenset[str]]) -> bool:
+        """What a library keeps its settings in. True where the name may be compared as well."""
+        if tables.is_table(value):
+            self._table(value, name)
+            return True
+        self.items += tables.settings_of(value, *said, ABSENT)
+        if type(value) is contextvars.ContextVar:
+            self._watch(functools.partial(tables.value_in_context, value))
+        for table in tables.tables_of(value):
+            self._table(table, name)
+        if not tables.is_short_list(value):
+            return type(value) is tuple
+        if (id(value), "") not in self._namespaces:  # which several modules may have
+            self._namespaces.add((id(value), ""))
+            self._watch(functools.partial(list if tables.is_of_words(value) else contents_of_set, value))
+        return True
+
+    def _table(self, table: dict[Any, Any], where: str) -> None:
+        """A library's, to which others may add: that nobody did, and what the person's functions in it read."""
+        self._tables[id(table)] = table
+        self._pending += [(one, where) for one in tables.own_functions_in(table)]
 
     def _class(self, cls: type, where: str, *, by_name: bool) -> None:
         """Methods and class attributes of the person's own classes; of libraries' which they are."""
@@ -264,11 +303,13 @@ class Names:
                 self.items.append((space, name, value))
             if own:
                 self._attribute_of_class(value, name, f"{cls.__name__}.{name}", base)
-            elif type(value) is types.FunctionType:
-                if is_followed(value.__code__) and value.__code__.co_filename[0] != "<":
-                    self._pending.append((value, f"{cls.__name__}.{name}"))
-                elif is_module and base is not torch.nn.Module:
-                    self._light(value, 0)
+            elif type(method := tables.function_of(value)) is types.FunctionType:
+                if is_followed(method.__code__) and method.__code__.co_filename[0] != "<":
+                    self._pending.append((method, f"{cls.__name__}.{name}"))
+                elif base is not torch.nn.Module:
+                    self._light(method, 0)
+            elif is_module and tables.is_table(value) and base is not torch.nn.Module:
+                self._table(value, f"{cls.__name__}.{name}")
             elif is_module and type(value) is property and type(value.fget) is types.FunctionType:
                 self._pending.append((value.fget, f"{cls.__name__}.{name}"))
 
@@ -291,7 +332,8 @@ def _is_own_or_module(cls: type) -> bool:
 
 
 def _names_of(cls: type) -> list[str]:
-    return [name for name in vars(cls) if name not in _CLASS_NOTES]
+    """Of its attributes, and of its fields where it is a dataclass, which `dataclasses.fields` and its like read."""
+    return [*(name for name in vars(cls) if name not in _CLASS_NOTES), *vars(cls).get("__dataclass_fields__", ())]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -29,10 +29,11 @@ from .containers import AnyDict, Attributes
 from .contents import CONTAINERS, LEAVES, contents_of_array, contents_of_set, emptiness, getter, read
 from .hooks import HOOKS, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
 from .libraries import BUILTINS, READS_ALL, is_pure, known_instances
-from .names import ABSENT, BY_SYNTAX, CALLABLES, CODE, METHOD, PLAIN, Names, Opaque, TooLarge, a
+from .names import ABSENT, BY_SYNTAX, CALLABLES, CODE, METHOD, Names, Opaque, TooLarge, a
 from .namespaces import MODULE, TENSOR
 from .operators import OPERATORS, is_hidden, python_of
 from .own_code import ANY_NAME, is_own_class, is_own_module
+from .tables import PLAIN, writes_of
 
 _UNREAD = frozenset(vars(torch.nn.Module())) - {"training", "_parameters", "_buffers", "_modules"}
 """Bookkeeping of every module: hooks (guarded by the number of the next handle) and notes for `state_dict`."""
@@ -90,6 +91,8 @@ class Reach(Names):
         for hooks in HOOKS_OF_ALL_OPTIMIZERS:
             self._dict(hooks, "hooks of all optimizers")
         self._walk()
+        if self._tables:
+            self._watch(functools.partial(writes_of, (*self._tables.values(),)))
         named: list[object] = [*(function for function, _ in self.codes), *self._known_classes]
         for name in ("__name__", "__qualname__"):  # as `repr` of a dataclass does
             if name in self._mentioned:

@@ -230,9 +230,9 @@ class Engine {
   }
 
   // Memory that is read or written without operators from now on: nothing that touches it is deferred.
-  void expose(StorageImpl* storage) {
+  void expose(StorageImpl* storage, bool is_part) {
     auto lock = lock_.take();
-    exposed_.add(storage);
+    is_part ? exposed_.add_part(storage) : exposed_.add(storage);
   }
 
   void on_place(Places::Placer placer) { places_.on_place(std::move(placer)); }

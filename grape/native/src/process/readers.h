@@ -43,7 +43,8 @@ struct Readers {
       return false;
     }
     StorageImpl* storage = effect == Effect::Exposes ? memory_of(value) : nullptr;
-    if (storage && !(engine->is_paused() && asked_by_grape())) engine->expose(storage);
+    bool is_part = storage && is_storage(value) && !storage->resizable();
+    if (storage && !(engine->is_paused() && asked_by_grape())) engine->expose(storage, is_part);
     return true;
   }
 
