@@ -73,16 +73,19 @@ def settings_of(
         return
     cls = type(value)
     shared = vars(cls) if cls.__flags__ & _HEAP and not is_a(value, type) and not is_a(value, dict) else {}
-    for name in keys if is_a(value, dict) else words:
-        if name.startswith("__"):
+    names = keys if is_a(value, dict) else words
+    for name in names & space.keys():
+        item = space[name]
+        if name.startswith("__") or item is value:
             continue
-        item, default = space.get(name, absent), shared.get(name, absent)
         if type(item) in _SETTINGS:
             yield space, name, item
-        elif depth and item is not absent and item is not value and _holds_attributes(type(item)):
+        elif depth and _holds_attributes(type(item)):
             yield space, name, item
             yield from settings_of(item, words, keys, absent, depth - 1)
-        elif item is absent and type(default) in _SETTINGS:
+    for name in names & shared.keys():
+        default = shared[name]
+        if type(default) in _SETTINGS and name not in space and not name.startswith("__"):
             yield from ((space, name, absent), (shared, name, default))
 
 
