@@ -163,6 +163,33 @@ ROWS = (
         ("kernels of other operators count", 'name.startswith("aten/") and ', ""),
     ),
     *rows_of(
+        "grape.runtime.state.names",
+        ("tests/unit/test_guards_of_libraries.py", "tests/unit/test_guards_of_classes.py"),
+        ("tables of libraries are not watched", "        self._tables[id(table)] = table\n", ""),
+        (
+            "settings of libraries in dicts and objects are not seen",
+            "self.items += tables.settings_of(value, *said, ABSENT)",
+            "pass",
+        ),
+        ("variables of the environment are not seen", "if words & tables.ENVIRONMENT and ", "if False and "),
+        (
+            "what was registered is not followed",
+            "        self._pending += [(one, where) for one in tables.own_functions_in(table)]\n",
+            "",
+        ),
+        ("fields of dataclasses are not seen", ', *vars(cls).get("__dataclass_fields__", ())]', "]"),
+    ),
+    *rows_of(
+        "grape.runtime.state.tables",
+        ("tests/unit/test_guards_of_libraries.py",),
+        (
+            "settings that objects have of their class are not seen",
+            "for name in names & shared.keys():",
+            "for name in ():",
+        ),
+        ("settings of objects in objects are not seen", "elif depth and ", "elif False and "),
+    ),
+    *rows_of(
         "grape.tracing.recorder",
         ("tests/unit/test_recorder.py",),
         ("arguments compared that cannot be", "else ByIdentity(value)", "else value"),
