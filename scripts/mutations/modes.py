@@ -171,7 +171,7 @@ ROWS = (
             "self.items += tables.settings_of(value, *said, ABSENT)",
             "pass",
         ),
-        ("variables of the environment are not seen", "if words & tables.ENVIRONMENT and ", "if False and "),
+        ("variables of the environment are not seen", "if words & tables.ENVIRONMENT:", "if False:"),
         (
             "what was registered is not followed",
             "        self._pending += [(one, where) for one in tables.own_functions_in(table)]\n",

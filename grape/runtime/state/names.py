@@ -8,7 +8,6 @@ import abc
 import contextvars
 import copyreg
 import functools
-import os
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -210,8 +209,8 @@ class Names:
         for value in (function, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             if type(value) not in PLAIN:
                 self._kept(value, code.co_name, said)
-        if words & tables.ENVIRONMENT and any(map(tables.may_be_variable, said[1])):
-            self._tables[id(os.environ)] = tables.environment()
+        if words & tables.ENVIRONMENT:
+            self.items += tables.variables(said[1], ABSENT)
         for name in words:
             value = namespace.get(name, ABSENT)
             if value is not ABSENT:

@@ -124,14 +124,13 @@ ENVIRONMENT = frozenset({"environ", "getenv"})
 """By these names code reads variables of the environment."""
 
 
-def may_be_variable(name: str) -> bool:
-    """True for a string that may name a variable of the environment."""
-    return name.isidentifier() and name.upper() == name
-
-
-def environment() -> dict[Any, Any]:
-    """The dict in which `os.environ` keeps its variables."""
-    return os.environ._data  # type: ignore[attr-defined, no-any-return]
+def variables(names: frozenset[str], absent: object) -> Iterator[Item]:
+    """The variables of the environment that are named so. Who writes others, or the same anew, changes nothing."""
+    held: Any = os.environ._data  # type: ignore[attr-defined]
+    for name in names:
+        if name.isidentifier() and name.upper() == name:
+            key = os.environ.encodekey(name)
+            yield held, key, held.get(key, absent)
 
 
 def _holds_attributes(cls: type) -> bool:
