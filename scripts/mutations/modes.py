@@ -168,7 +168,7 @@ ROWS = (
         ("tables of libraries are not watched", "        self._tables[id(table)] = table\n", ""),
         (
             "settings of libraries in dicts and objects are not seen",
-            "self.items += tables.settings_of(value, *said, ABSENT)",
+            "self.settings += tables.settings_of(value, *said, ABSENT)",
             "pass",
         ),
         ("variables of the environment are not seen", "if words & tables.ENVIRONMENT:", "if False:"),

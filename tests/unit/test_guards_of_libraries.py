@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from grape.runtime.guarding.guards import GuardSet
 from grape.tracing import positions
 from tests.property.programs import World
 from tests.unit.test_runtime_guards import check
@@ -128,3 +129,14 @@ def test_what_a_function_reads_that_was_registered(table: str, library: Callable
         return World(function=lambda x: called(x.tanh()) + 1, settings=settings)
 
     check(build, lambda w: w.settings.update(scale=3.0))
+
+
+@pytest.mark.parametrize("name", ["by_options", "by_object", "by_environment"])
+def test_nobody_puts_settings_back(name: str, library: Callable[[], Any]) -> None:
+    """Libraries may make them when they are first called."""
+    module = library()
+    called = getattr(module, name)
+    kept = GuardSet(lambda x: called(x)).kept()
+    CHANGES[name](module)
+    kept.put_back()
+    assert called(torch.ones(())).item() == 3.0

@@ -63,7 +63,8 @@ class GuardSet:
         self.name = ""
         """That of the attribute or the global that `difference` last found to be changed."""
         self._dicts, self._lists, self._modules = found.dicts, found.lists, found.modules
-        self._items, self._attributes = found.items, found.attributes
+        self._items, self._attributes = [*found.items, *found.settings], found.attributes
+        self._found_by_name = len(found.items)
         self._codes, self._states, self._objects = found.codes, found.states, tuple(found.objects)
         self.tensors, self._names = found.tensors, found.names
         self._places_of, self._seen = found.places_of, found.seen
@@ -158,7 +159,7 @@ class GuardSet:
     def kept(self) -> KeptState:
         """All that can be put back if it is changed from now on."""
         dicts = [*self._dicts, *self.attributes]
-        items = [item for item in self._items if not _is_librarys(item[0])]
+        items = [item for item in self._items[: self._found_by_name] if not _is_librarys(item[0])]
         return KeptState(dicts, self._lists, items, self._attributes, self.tensors)
 
     def _snapshot(self) -> None:

@@ -100,6 +100,8 @@ class Names:
         self._namespaces: set[tuple[int, str]] = set()
         self._lit: set[types.CodeType] = set()
         self._tables: dict[int, dict[Any, Any]] = {}
+        self.settings: list[Item] = []
+        """Of libraries, which may make them when they are first called: nobody puts them back."""
         self._roots = roots
         self._pending: list[tuple[object, str]] = []
         self._postponed: list[tuple[object, str, frozenset[object]]] = []
@@ -210,7 +212,7 @@ class Names:
             if type(value) not in PLAIN:
                 self._kept(value, code.co_name, said)
         if words & tables.ENVIRONMENT:
-            self.items += tables.variables(said[1], ABSENT)
+            self.settings += tables.variables(said[1], ABSENT)
         for name in words:
             value = namespace.get(name, ABSENT)
             if value is not ABSENT:
@@ -248,7 +250,7 @@ class Names:
         if tables.is_table(value):
             self._table(value, name)
             return True
-        self.items += tables.settings_of(value, *said, ABSENT)
+        self.settings += tables.settings_of(value, *said, ABSENT)
         if type(value) is contextvars.ContextVar:
             self._watch(functools.partial(tables.value_in_context, value))
         for table in tables.tables_of(value):
