@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from grape.runtime.guarding.guards import GuardSet
+from grape.runtime.state import tables
 from grape.tracing import positions
 from tests.property.programs import World
 from tests.unit.test_runtime_guards import check
@@ -129,6 +130,24 @@ def test_what_a_function_reads_that_was_registered(table: str, library: Callable
         return World(function=lambda x: called(x.tanh()) + 1, settings=settings)
 
     check(build, lambda w: w.settings.update(scale=3.0))
+
+
+def test_a_dict_in_the_place_of_the_environment(library: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    called = library().by_environment
+    guards = GuardSet(lambda x: called(x))
+    assert guards.holds()
+    os.environ["GUARDED_SCALE"] = "3"
+    assert not guards.holds()
+
+
+def test_what_fills_an_empty_table_where_no_write_of_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with Python 3.12 and later."""
+    monkeypatch.setattr(tables, "dict_version", lambda table: 1)
+    table: dict[object, object] = {}
+    before = tables.writes_of((table,))
+    table.update(one=len)
+    assert tables.writes_of((table,)) != before
 
 
 @pytest.mark.parametrize("name", ["by_options", "by_object", "by_environment"])
