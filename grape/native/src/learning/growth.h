@@ -83,7 +83,7 @@ class Growth {
 
  private:
   static constexpr size_t MOST = 4096;      // kinds
-  static constexpr size_t SETS = 8192, WAYS = 4;
+  static constexpr size_t SETS = 4096, WAYS = 8;  // of 5,000 sizes hardly ever nine share a set
   static constexpr uint64_t YOUNG = 1024;   // operators since sizes came first
   static constexpr double OTHERS = 0.35;    // of the operators since then, young ones, amid which a kind may grow
   static constexpr size_t ARRIVED = 8;      // sizes
