@@ -75,10 +75,12 @@ def _compare(x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, run: C
 def _on_gpu() -> str | None:
     import torch
 
+    from ..profiling.private_streams import private_stream
+
     device = torch.device("cuda", torch.cuda.current_device())
     with torch.no_grad():
         x, weight = torch.ones(8, 8, device=device), torch.eye(8, device=device)
-        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph(keep_graph=True)
+        stream, graph = private_stream(device, "self-test"), torch.cuda.CUDAGraph(keep_graph=True)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             _program(x, weight)

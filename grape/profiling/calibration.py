@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from ..model.times.machine import H200, MachineCosts
+from .private_streams import private_stream
 from .timeline import TimelineRecorder
 
 _FEW, _MANY = 64, 512
@@ -77,7 +78,7 @@ class CudaBench:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = private_stream(device, "calibration")
         self._value = torch.zeros(4096, device=device)
 
     @property

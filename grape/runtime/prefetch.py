@@ -24,13 +24,12 @@ from torch.utils.data import (
 
 from ..errors import UsageError
 from ..profiling import spare_children
+from ..profiling.private_streams import private_stream
 
 SIDE_STREAM = True
 """True where copies have a stream of their own; else they are issued on the loop's, in time."""
 
 T = TypeVar("T")
-
-_streams: dict[torch.device, torch.cuda.Stream] = {}
 
 
 def prefetch(loader: Iterable[T], device: torch.device | str | int) -> Prefetch[T]:
@@ -158,7 +157,7 @@ class _Copies:
         if torch.cuda.is_current_stream_capturing():
             return _Begun(_mapped(batch, lambda tensor: tensor.to(self._device)))
         current = torch.cuda.current_stream(self._device)
-        beside = self._beside(current) if SIDE_STREAM else None
+        beside = private_stream(self._device, "prefetch") if SIDE_STREAM else None
         if beside is not None:
             beside.wait_stream(current)
 
@@ -178,13 +177,6 @@ class _Copies:
             if beside is not None:
                 current.wait_stream(beside)
             raise
-
-    def _beside(self, current: torch.cuda.Stream) -> torch.cuda.Stream:
-        """One stream per device for the process; torch hands out few in turn, the one that is current among them."""
-        stream = _streams.get(self._device)
-        while stream is None or stream == current:
-            stream = _streams[self._device] = torch.cuda.Stream(self._device)
-        return stream
 
 
 def _mapped(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:

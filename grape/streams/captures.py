@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..profiling.private_streams import private_stream
 from ..quiet import without_collections, without_warnings
 from .cuda_warmup import make_handle, warm_products
 
@@ -24,9 +25,6 @@ LARGEST = CHUNK // 4
 for by itself."""
 
 _GIVE_BACK = "_cuda_clearCublasWorkspaces"
-
-_streams: dict[torch.device, torch.cuda.Stream] = {}
-"""On which segments are captured: cuBLAS keeps a workspace for each stream that it meets."""
 
 
 def _is_usual() -> bool:
@@ -39,12 +37,6 @@ def _are_split(device: torch.device) -> bool:
     """Whether torch's allocator cuts results from chunks: with `max_split_size_mb` it keeps large blocks whole."""
     most: int = torch.cuda.memory_stats(device).get("max_split_size", -1)
     return not 0 <= most <= CHUNK
-
-
-def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    if device not in _streams:
-        _streams[device] = torch.cuda.Stream(device)
-    return _streams[device]
 
 
 class Captures:
@@ -61,7 +53,7 @@ class Captures:
         """Held by who captures: threads share the stream for it. Nobody waits, for who has it may run anything."""
         self._begin = torch.cuda.CUDAGraph.capture_begin
         self._end = torch.cuda.CUDAGraph.capture_end
-        self._stream = _stream_of(device)
+        self._stream = private_stream(device, "captures of segments")
         self._deferred_on = torch.cuda.current_stream(device)
         self._give_back = getattr(torch._C, _GIVE_BACK, None)
         if self._give_back is not None:

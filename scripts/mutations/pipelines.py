@@ -95,8 +95,8 @@ ROWS = (
         STREAMS,
         (
             "pipeline: two have one stream",
-            "        _taken.add(stream)\n",
-            "        _free.setdefault(device, []).append(stream)\n",
+            "_made.get(device, 0) + 1",
+            "1",
         ),
     ),
     *rows_of(

@@ -23,7 +23,7 @@ from tests.unit.sabotage import warm
 
 CYCLES = 200
 SETTLED = 40
-"""After so many cycles each of torch's 32 streams has been a capture stream, and has its workspace of cuBLAS."""
+"""After so many cycles memory that is asked for once is there."""
 CALLS = 24
 MB = 2**20
 SLACK = 32 * MB

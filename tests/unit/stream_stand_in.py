@@ -31,7 +31,7 @@ class FakeEvent:
 class FakeStream:
     current: dict[torch.device, FakeStream]
 
-    def __init__(self, device: torch.device, priority: int = 0) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.device = device
         self.clock: Clock = {self: 0}
 
@@ -146,7 +146,6 @@ def streams_of(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> Iterato
         finally:
             FakeStream.current[device] = before
 
-    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda of=None: FakeStream.current[device])
     monkeypatch.setattr(torch.cuda, "default_generators", (torch.default_generator,))
@@ -156,7 +155,9 @@ def streams_of(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> Iterato
     )
     monkeypatch.setattr(stage, "StageBackend", lambda *_: ReferenceBackend())
     monkeypatch.setattr(pipelining, "devices_of", lambda stages, named: [device] * len(stages))
-    monkeypatch.setattr(own_streams, "_taken", set())
+    used: dict[str, FakeStream] = {}
+    monkeypatch.setattr(own_streams, "private_stream", lambda of, use: used.setdefault(use, FakeStream(of)))
+    monkeypatch.setattr(own_streams, "_made", {})
     monkeypatch.setattr(own_streams, "_free", {})
     with Races(device) as races:
         monkeypatch.setattr(state, "keep_for", races.keep_for)

@@ -79,13 +79,12 @@ def raw(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[RawGraph]]:
 
     with without_a_device(monkeypatch, stand_in), monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "CUDAGraph", made)
-        patch.setattr(torch.cuda, "Stream", lambda device: stream)
         patch.setattr(torch.cuda, "current_stream", lambda device: stream)
         patch.setattr(torch.cuda, "stream", on)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         patch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
         patch.setattr(torch.cuda, "memory_snapshot", lambda pool: [{"total_size": 64}])
-        patch.setattr(cuda, "_streams", {})
+        patch.setattr(cuda, "private_stream", lambda device, use: stream)
         patch.setattr(cuda, "load", lambda: stand_in.driver)
         patch.setattr(cuda, "warm_products", lambda device, stream, autograd: None)
         patch.setattr(cuda, "_count_nodes", lambda graph: 5)

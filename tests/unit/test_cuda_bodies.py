@@ -34,7 +34,6 @@ class Bindings:
         self.log = log
         self.fails: str | None = None
         self.capturing = {1: "graph"}
-        self.made = 0
         kinds = {"CU_GRAPH_COND_TYPE_IF": "if", "CU_GRAPH_COND_TYPE_WHILE": "while"}
         self.CUgraphConditionalNodeType = SimpleNamespace(**kinds)
         self.CUgraphNodeType = SimpleNamespace(CU_GRAPH_NODE_TYPE_CONDITIONAL=13)
@@ -42,7 +41,6 @@ class Bindings:
         self.CUstreamCaptureMode = SimpleNamespace(**modes)
         self.CUstreamCaptureStatus = SimpleNamespace(CU_STREAM_CAPTURE_STATUS_ACTIVE=1)
         self.CUstreamUpdateCaptureDependencies_flags = SimpleNamespace(CU_STREAM_SET_CAPTURE_DEPENDENCIES=1)
-        self.CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
 
     def CUgraphNodeParams(self) -> Any:
         return SimpleNamespace(conditional=SimpleNamespace())
@@ -56,10 +54,6 @@ class Bindings:
 
     def cuThreadExchangeStreamCaptureMode(self, mode: int) -> Any:
         return 0, 0
-
-    def cuStreamCreate(self, flags: int) -> Any:
-        self.made += 1
-        return 0, 10 * self.made
 
     def cuStreamGetCaptureInfo(self, stream: int) -> Any:
         return 0, int(stream in self.capturing), 0, self.capturing.get(stream), ["before"], None, 1
@@ -132,9 +126,8 @@ def bindings(log: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Bindin
         patch.setattr(torch.cuda, "device", nothing)
         patch.setattr(torch.cuda, "stream", on)
         patch.setattr(torch.cuda, "current_stream", lambda device: stream(current[-1]))
-        patch.setattr(torch.cuda, "ExternalStream", stream)
         patch.setattr(torch.cuda, "use_mem_pool", pool)
-        patch.setattr(cuda_conditional, "_streams", {})
+        patch.setattr(cuda_conditional, "_stream_at", lambda device, depth: stream(10 * depth + 10))
         yield made
     assert current == [1]
 

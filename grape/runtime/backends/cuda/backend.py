@@ -17,6 +17,7 @@ from torch.cuda._utils import _get_device_index
 
 from ....model.overlap import OverlapPlan
 from ....profiling import CudaCallTimer, spare_children
+from ....profiling.private_streams import private_stream
 from ....quiet import without_collections, without_warnings
 from ....streams.cuda_warmup import warm_products
 from ..autocast_cache import autocast_cache_off
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
     from torch.cuda import _POOL_HANDLE
 
 T = TypeVar("T")
-
-
-_streams: dict[torch.device, torch.cuda.Stream] = {}
-"""On which captures are made."""
 
 
 class CudaBackend:
@@ -76,8 +73,8 @@ class CudaBackend:
 
     @functools.cached_property
     def _stream(self) -> torch.cuda.Stream:
-        """Made late: it gives the device a context. cuBLAS keeps a workspace for each stream that it meets."""
-        return _streams.setdefault(self.device, torch.cuda.Stream(self.device))
+        """Made late: it gives the device a context."""
+        return private_stream(self.device, "captures")
 
     def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device=self.device)
@@ -150,12 +147,12 @@ class CudaBackend:
         return self._executables is not None
 
     def prepare_branches(self, plan: OverlapPlan) -> None:
-        lane_streams(self.device, plan.lanes - 1, apart_from=self._stream)
+        lane_streams(self.device, plan.lanes - 1)
 
     @contextmanager
     def branches(self, plan: OverlapPlan) -> Iterator[CudaBranches]:
         assert self._executables is not None
-        others = lane_streams(self.device, plan.lanes - 1, apart_from=self._stream)
+        others = lane_streams(self.device, plan.lanes - 1)
         branches = self._branches = CudaBranches(plan, self._executables.driver, self._stream, others)
         try:
             yield branches

@@ -16,6 +16,7 @@ from typing import Literal
 
 import torch
 
+from ....profiling.private_streams import private_stream
 from ....streams.cuda_warmup import warm_products
 from ..protocol import CaptureFailed
 from .bound import LOOPS, LoopBound
@@ -56,7 +57,7 @@ class Bodies:
                 self._kernels = kernels_of(self._driver, self._device)
                 self.pool = torch.cuda.MemPool()
                 self.bound = LoopBound(self._device)
-                _Streams.of(self._device).warm(self._driver, _WARM_DEPTHS)
+                _warm(self._device)
 
     def close(self) -> None:
         """Let go of the pool; no graph with a body may be left."""
@@ -86,7 +87,7 @@ class Bodies:
         watch.loops += kind == "while"
         try:
             graph, handle = self._node(loop, pred)
-            stream = _Streams.of(self._device).at(self._driver, watch.depth)
+            stream = _stream_at(self._device, watch.depth)
         except DriverError as error:
             raise watch.refuse(CaptureFailed("GR405", f"no conditional node could be added: {error}")) from error
         with ExitStack() as stack:
@@ -199,34 +200,15 @@ def _no_waiting(watch: CaptureWatch) -> Iterator[None]:
         yield
 
 
-class _Streams:
-    """On which bodies of one device are captured, by depth. torch's pooled streams may be in use already.
-
-    They live as long as the process, as the cuBLAS workspaces of theirs do (`cuda_warmup`).
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._streams: list[torch.cuda.Stream] = []
-        self._warm = 0
-
-    @classmethod
-    def of(cls, device: torch.device) -> _Streams:
-        return _streams.setdefault(device, cls(device))
-
-    def at(self, driver: Driver, depth: int) -> torch.cuda.Stream:
-        """Also inside a capture: a workspace then comes from the pool of the bodies, and stays there."""
-        while len(self._streams) <= depth:
-            non_blocking = driver.types.CUstream_flags.CU_STREAM_NON_BLOCKING
-            with torch.cuda.device(self._device), driver.relaxed():
-                made = driver.call("cuStreamCreate", int(non_blocking))
-            self._streams.append(torch.cuda.ExternalStream(int(made), device=self._device))
-        return self._streams[depth]
-
-    def warm(self, driver: Driver, depths: int) -> None:
-        while self._warm < depths:
-            warm_products(self._device, self.at(driver, self._warm))
-            self._warm += 1
+def _stream_at(device: torch.device, depth: int) -> torch.cuda.Stream:
+    """On which bodies so deep are captured. One that is made inside a capture has its workspace in the bodies' pool."""
+    return private_stream(device, f"bodies {depth}")
 
 
-_streams: dict[torch.device, _Streams] = {}
+def _warm(device: torch.device) -> None:
+    for depth in range(_warm_depths.get(device, 0), _WARM_DEPTHS):
+        warm_products(device, _stream_at(device, depth))
+        _warm_depths[device] = depth + 1
+
+
+_warm_depths: dict[torch.device, int] = {}

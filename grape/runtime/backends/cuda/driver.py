@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from ....profiling.private_streams import driver_library
 
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
@@ -37,18 +38,13 @@ class DriverError(RuntimeError):
         self.code = code
 
 
-def _library() -> object:
-    """Raises OSError."""
-    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-
-
 class Driver:
     """`call` a function by its name; `types` are the bindings' classes and enumerations.
 
     `library` loads the driver itself, or raises OSError.
     """
 
-    def __init__(self, bindings: Any, library: Callable[[], object] = _library) -> None:
+    def __init__(self, bindings: Any, library: Callable[[], object] = driver_library) -> None:
         self.types = bindings
         self._library = library
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ....profiling.private_streams import private_stream
 from ....quiet import without_collections
 from .driver import Driver
 
@@ -81,7 +82,7 @@ class RandomPrologue:
         properties = torch.cuda.get_device_properties(self._device)
         blocks = properties.multi_processor_count * (properties.max_threads_per_multi_processor // _BLOCK)
         at_once = blocks * _BLOCK * _UNROLL
-        left, stream = moves // _STEP, torch.cuda.Stream(self._device)
+        left, stream = moves // _STEP, private_stream(self._device, "captures of draws")
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         if generator is not None:
             graph.register_generator_state(generator)

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 import torch
 
 from .....model.overlap import OverlapPlan
+from .....profiling.private_streams import private_stream
 from .....streams.cuda_warmup import warm_products
 from ...operators import memory_of
 from ...protocol import OverlapLost
@@ -21,13 +22,11 @@ _streams: dict[torch.device, list[torch.cuda.Stream]] = {}
 """Each has a workspace of cuBLAS, which is as large as that of other streams: the same algorithms are chosen."""
 
 
-def lane_streams(device: torch.device, lanes: int, apart_from: torch.cuda.Stream) -> list[torch.cuda.Stream]:
+def lane_streams(device: torch.device, lanes: int) -> list[torch.cuda.Stream]:
     """So many streams beside the one of the capture, warm. Not inside a capture."""
     streams = _streams.setdefault(device, [])
     while len(streams) < lanes:
-        made = torch.cuda.Stream(device)  # torch hands out the same few again and again
-        if made == apart_from or made in streams:
-            continue
+        made = private_stream(device, f"branch {len(streams)}")
         warm_products(device, made)
         streams.append(made)
     return streams[:lanes]
