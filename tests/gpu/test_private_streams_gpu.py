@@ -86,11 +86,12 @@ def test_each_use_has_one_and_keeps_it() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     one, other = private_stream(device, "a test"), private_stream(device, "another test")
     assert one != other and private_stream(device, "a test") == one
-    legacy = torch.zeros(1, device=device)
-    torch.cuda._sleep(100_000_000)
     with torch.cuda.stream(one):
-        torch.ones(1, device=device).add_(1)
-        done = one.record_event()
-    done.synchronize()
+        x = torch.ones(1, device=device).add_(1)  # kernels are loaded before, which may wait for the device
+    one.synchronize()
+    torch.cuda._sleep(200_000_000)
+    with torch.cuda.stream(one):
+        x.add_(1)
+    one.synchronize()
     assert not torch.cuda.current_stream().query(), "it waits for the default stream"
-    assert legacy.item() == 0
+    assert x.item() == 3
