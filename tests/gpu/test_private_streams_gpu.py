@@ -41,23 +41,26 @@ def in_regions(function: Callable[[Tensor], Tensor]) -> int:
     assert served._region is not None
     served._region.context.unhurried, served._region.context.weighs = True, False
     with torch.no_grad():
-        for _ in range(20):
+        for _ in range(60):
             served(x)
     evidence = served.evidence()
     served.release()
     return evidence.replays if evidence is not None else 0
 
 
+def chain(*last: nn.Module) -> nn.Sequential:
+    """Enough small kernels that a graph of them is worth its launch."""
+    return nn.Sequential(*(layer for _ in range(20) for layer in (nn.Linear(64, 64), nn.Tanh())), *last).cuda()
+
+
 def test_of_regions(captured_on: set[int]) -> None:
-    net = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 8)).cuda().eval()
     with torch.no_grad():
-        assert in_regions(net) > 0
+        assert in_regions(chain().eval()) > 0
 
 
 def test_of_regions_that_draw(captured_on: set[int]) -> None:
-    net = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).cuda()
     with torch.no_grad():
-        assert in_regions(net) > 0
+        assert in_regions(chain(nn.Dropout(0.5))) > 0
 
 
 @needs_compiler
@@ -71,10 +74,9 @@ def test_of_streams(captured_on: set[int]) -> None:
 
 
 def test_of_pipelines(captured_on: set[int]) -> None:
-    nets = [nn.Sequential(nn.Linear(64, 64), nn.Tanh()).cuda().eval() for _ in range(2)]
-    stages = grape.pipeline(nets)
+    stages = grape.pipeline([chain().eval() for _ in range(4)])
     with torch.no_grad():
-        assert len(list(stages(torch.randn(32, 64, device="cuda") for _ in range(40)))) == 40
+        assert len(list(stages(torch.randn(32, 64, device="cuda") for _ in range(150)))) == 150
     stages.close()
 
 
