@@ -364,6 +364,14 @@ def _behind(view: Any) -> Any:
     return next(thing for thing in gc.get_referents(view) if isinstance(thing, dict))
 
 
+def _two() -> float:
+    return 2.0
+
+
+def _three() -> float:
+    return 3.0
+
+
 def _dispatched() -> Any:
     @functools.singledispatch
     def function(number: object) -> float:
@@ -374,6 +382,7 @@ def _dispatched() -> Any:
 
 def _module() -> types.ModuleType:
     module = types.ModuleType("settings")
+    module.__file__ = "/home/me/settings.py"
     module.scale = 2.0  # type: ignore[attr-defined]
     return module
 
@@ -407,6 +416,21 @@ HOLDERS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any]
         lambda: functools.partial(lambda k, a: k["scale"] * a, {"scale": 2.0}),
         lambda h: h(1),
         lambda h: h.args[0].update(scale=3.0),
+    ),
+    "partial, made anew in place": (
+        lambda: functools.partial(lambda scale: scale, 2.0),
+        lambda h: h(),
+        lambda h: h.__setstate__((h.func, (3.0,), {}, {})),
+    ),
+    "factory of a dict": (
+        lambda: collections.defaultdict(_two),
+        lambda h: h.default_factory(),
+        lambda h: setattr(h, "default_factory", _three),
+    ),
+    "no factory of a dict": (
+        lambda: collections.defaultdict(None),
+        lambda h: 2.0 if h.default_factory is None else h.default_factory(),
+        lambda h: setattr(h, "default_factory", _three),
     ),
     "nested": (
         lambda: {"a": [types.SimpleNamespace(b=(types.SimpleNamespace(scale=2.0),))]},
@@ -520,6 +544,40 @@ def test_a_number_of_an_imported_module() -> None:
         return World(function=own_globals(uses_module, settings=module), module=module)
 
     check(build, lambda w: setattr(w.module, "scale", 3.0))
+
+
+OF_MODULES: dict[str, tuple[Callable[[Any], float], Callable[[Any], None]]] = {
+    "what it makes": (lambda settings: settings.made, lambda module: setattr(module, "behind", 3.0)),
+    "who makes it": (lambda settings: settings.made, lambda module: setattr(module, "__getattr__", lambda name: 3.0)),
+    "a name that it has now": (
+        lambda settings: 2.0 if not hasattr(settings, "late") else settings.late,
+        lambda module: setattr(module, "late", 3.0),
+    ),
+    "who makes one that is asked for": (
+        lambda settings: getattr(settings, "made", 1.0),
+        lambda module: delattr(module, "__getattr__"),
+    ),
+}
+"""What code reads of an imported module, and what changes that."""
+
+
+@pytest.mark.parametrize("what", OF_MODULES)
+def test_an_attribute_that_a_module_does_not_have(what: str) -> None:
+    def uses_module(x: torch.Tensor) -> torch.Tensor:
+        return (x * read(settings)).tanh() + 1  # type: ignore[name-defined] # noqa: F821
+
+    def made(name: str) -> float:
+        if name != "made":
+            raise AttributeError(name)
+        return behind  # type: ignore[name-defined, no-any-return] # noqa: F821
+
+    def build() -> World:
+        module: Any = _module()
+        module.behind = 2.0
+        module.__getattr__ = types.FunctionType(made.__code__, vars(module))
+        return World(function=own_globals(uses_module, settings=module, read=OF_MODULES[what][0]), module=module)
+
+    check(build, lambda w: OF_MODULES[what][1](w.module))
 
 
 def test_a_function_of_a_library_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ _PROFILERS = frozenset(
     )
 )
 """They would count the tracer's operators beside the person's own."""
-_MOST = 200
+_MOST = 400
 """Functions that are looked into."""
 
 _words: dict[int, tuple[weakref.ref[types.CodeType], frozenset[str]]] = {}
@@ -134,18 +134,33 @@ def _of_code(code: types.CodeType) -> Iterator[str]:
 def _reached(
     names: frozenset[str], namespace: Mapping[str, object]
 ) -> Iterator[tuple[frozenset[str], Mapping[str, object], types.FunctionType | None]]:
-    """`names`, and what the person's own functions mention that these lead to, each with what it names."""
+    """`names`, and what the person's own functions mention that these lead to, each with what it names, and
+    which function that is; None for methods that are met by their names only, on whatever object."""
     yield names, namespace, None
-    pending, seen = [(names, namespace)], set[int]()
+    methods, seen = _methods(), dict[int, bool]()
+    pending = [(names, namespace, True)]
     while pending and len(seen) < _MOST:
-        names, namespace = pending.pop()
-        for name in names:
-            for function in _functions_of(namespace.get(name), names):
-                if id(function) not in seen and is_own_code(written_code(function).co_filename):
-                    seen.add(id(function))
-                    words = mentioned_in(written_code(function))
-                    pending.append((words, _globals_of(function, words)))
-                    yield *pending[-1], function
+        names, namespace, known = pending.pop()
+        found = [(function, known) for name in names for function in _functions_of(namespace.get(name), names)]
+        found += [(function, False) for name in names for function in methods.get(name, ())]
+        for function, known in found:
+            if seen.get(id(function)) not in (True, known) and is_own_code(written_code(function).co_filename):
+                seen[id(function)] = known
+                words = mentioned_in(written_code(function))
+                pending.append((words, _globals_of(function, words), known))
+                yield words, pending[-1][1], function if known else None
+
+
+def _methods() -> dict[str, list[types.FunctionType]]:
+    """Those of the notebook's classes by their names: code may call each on whatever it is given."""
+    found: dict[str, list[types.FunctionType]] = {}
+    for value in list(vars(sys.modules["__main__"]).values()):
+        if is_a(value, type) and value.__module__ == "__main__":
+            for name, method in vars(value).items():
+                function = getattr(method, "__func__", method)  # a class method, or a static one
+                if isinstance(function, types.FunctionType):
+                    found.setdefault(name, []).append(function)
+    return found
 
 
 def _globals_of(function: types.FunctionType, names: frozenset[str]) -> dict[str, object]:

@@ -34,7 +34,7 @@ from ..guarding.levels import count_from_outside
 from ..predication.early_stop import set_stepper
 from ..regions.context import RegionContext
 from ..regions.region import Region
-from ..state import MODULE
+from ..state import MODULE, TENSOR
 from .abandoned import release_abandoned
 from .active_region import ActiveRegion, inside_module
 from .afterwards import CallsAfterwards
@@ -222,13 +222,13 @@ class Interceptor:
         self._uncounted()
 
     def withdraw_before(self, code: types.CodeType | None, namespace: Mapping[str, object]) -> None:
-        """Let the rest of the cell run as if Grape were not there, where somebody looks at its frames already, or
-        `code`, the statement that comes now, may bring somebody in, or where `nn.Module` does not do what torch's does.
+        """Let the rest of the cell run as if Grape were not there, where somebody looks at its frames already, `code`,
+        the statement that comes now, may bring somebody in, or `nn.Module` or `Tensor` do not do what torch's do.
         """
         if self.withdrawn:
             return
         brings = code is not None and brings_watchers(mentioned_in(code), namespace)
-        replaced = MODULE.own_functions()  # Grape calls modules, and looks at their attributes, itself
+        replaced = MODULE.own_functions() or TENSOR.replaced()  # Grape calls both, and looks at attributes, itself
         if brings or replaced or is_watched() or modules_look_at_frames(namespace):
             self._withdraw()
 

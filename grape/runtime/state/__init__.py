@@ -16,7 +16,7 @@ from .hooks import (
 from .kept import KeptState
 from .libraries import known_instances
 from .names import ABSENT, TooLarge
-from .namespaces import MODULE, Namespaces
+from .namespaces import MODULE, TENSOR, Namespaces
 from .own_code import is_own_class, is_own_module
 from .walk import Reach
 
@@ -27,6 +27,7 @@ __all__ = [
     "HOOKS_OF_ALL_OPTIMIZERS",
     "LEAVES",
     "MODULE",
+    "TENSOR",
     "Check",
     "Contents",
     "KeptState",

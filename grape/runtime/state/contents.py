@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import collections
+import sys
 import types
 from collections.abc import Callable, Iterable
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from ..dispatch.trampoline import written_code
+from .classes import is_plain
 
 CONTAINERS = frozenset({dict, list, set, collections.defaultdict, collections.OrderedDict, collections.deque})
+_PLAIN = frozenset({type(None), bool, int, str, bytes})
 LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, types.ModuleType)
 """Values without state: what they are, they stay."""
 
@@ -33,12 +36,48 @@ def emptiness(attributes: dict[str, object], name: str) -> object:
 
 def contents_of_set(value: Iterable[object]) -> list[object]:
     """The items in their order, with their types: 1 is not True, 0.0 is not -0.0."""
-    return [(type(item), repr(item) if isinstance(item, (float, complex)) else item) for item in value]
+    return [*map(_known_by, value)]
+
+
+def _known_by(item: object) -> object:
+    """Plain values are known by what they are, others by which they are: they may say that they equal anything."""
+    kind = type(item)
+    if kind in (tuple, frozenset):
+        return kind, [*map(_known_by, item)]  # type: ignore[call-overload]
+    return kind, repr(item) if kind in (float, complex) else item if kind in _PLAIN else _Same(item)
+
+
+class _Same:
+    """Equal to what stands for the very same object."""
+
+    def __init__(self, item: object) -> None:
+        self.item = item
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Same and other.item is self.item
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def contents_of_array(value: Any) -> object:
     """The contents of an array of NumPy's, and how it lies there."""
     return value.dtype.str, value.shape, value.strides, value.tobytes()
+
+
+def kind_of(value: Any) -> Literal["array", "constant", "object"] | None:
+    """Of NumPy: an array that can be compared, what never changes, or an object; None where nobody can tell."""
+    kind, numpy = type(value), sys.modules["numpy"]
+    if kind.__module__.startswith("numpy.random"):
+        return None  # every call changes it
+    if issubclass(kind, (numpy.generic, numpy.dtype)) and not issubclass(kind, numpy.void):  # a part of an array
+        return "constant" if kind is not numpy.object_ else None
+    if hasattr(kind, "tobytes") and hasattr(kind, "strides"):
+        return "array" if not value.dtype.hasobject and value.nbytes <= 1 << 16 else None
+    if issubclass(kind, numpy.ufunc):  # one that was made of a function of Python's says so
+        return "constant" if not value.__name__.endswith("(vectorized)") else None
+    if kind.__name__ == "_ArrayFunctionDispatcher":
+        return "constant"
+    return "object" if is_plain(kind) else None
 
 
 def attribute_names(function: types.FunctionType) -> list[str]:

@@ -11,7 +11,7 @@ _PURE = frozenset(
     {
         *("__future__", "_abc", "_bisect", "_collections", "_collections_abc", "_functools", "_heapq", "_operator"),
         *("_statistics", "_struct", "_typing", "abc", "argparse", "bisect", "builtins", "cmath", "collections"),
-        *("colorsys", "contextlib", "copy", "dataclasses", "decimal", "enum", "fractions", "functools", "genericpath"),
+        *("colorsys", "contextlib", "copy", "dataclasses", "enum", "fractions", "functools", "genericpath"),
         *("heapq", "itertools", "keyword", "math", "numbers", "operator", "re", "statistics", "string", "struct"),
         *("textwrap", "types", "typing", "typing_extensions"),
     }

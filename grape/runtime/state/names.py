@@ -16,13 +16,12 @@ from typing import Any
 import torch
 
 from ...model import Reason
-from ..dispatch.trampoline import written_code
 from . import tables
 from .classes import is_a, why_odd
-from .contents import attribute_names, contents_of_set, read
-from .libraries import INTROSPECTION, READS_ALL, is_pure, why_not
+from .contents import contents_of_set, read
+from .libraries import INTROSPECTION, is_pure
 from .namespaces import Item
-from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module, mentioned_in, reads_any_name
+from .own_code import FORMATS, is_followed, is_own_class
 from .tables import PLAIN
 
 ABSENT = object()
@@ -49,6 +48,7 @@ _CLASS_NOTES = frozenset(
 _WHEN_MADE = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__class_getitem__"})
 BY_SYNTAX = frozenset({"__hash__", "__repr__", "__str__", "__format__"})
 """Methods that nobody gets by a name that is put together, as ``getattr(self, name)`` gets others."""
+_SHOWS = frozenset({"__repr__", "__str__", "__format__", "str", "repr", "format", "print", FORMATS})
 _SELDOM_CALLED = BY_SYNTAX | {"__reduce__", "__getstate__", "__setstate__"}
 _CALLED_BY_TORCH = frozenset({"forward", "backward", "setup_context", "jvp", "vmap"})
 METHOD = ("a method",)
@@ -99,6 +99,7 @@ class Names:
         self._known_classes: dict[type, str | None] = {}
         self._namespaces: set[tuple[int, str]] = set()
         self._lit: set[types.CodeType] = set()
+        self._said_by_libraries: set[object] = {"keys"}  # and by Python itself, for ``{**settings}``
         self._tables: dict[int, dict[Any, Any]] = {}
         self.settings: list[Item] = []
         """Of libraries, which may make them when they are first called: nobody puts them back."""
@@ -109,81 +110,6 @@ class Names:
     def _watch(self, state: Callable[[], object]) -> None:
         self.states.append((state, state()))
 
-    def _function(self, function: types.FunctionType, where: str) -> None:
-        if not is_followed(function.__code__) and not any(function is root for root in self._roots):
-            self._of_library(function, where)
-            return
-        self.codes.append((function, written_code(function)))
-        for name in ("__defaults__", "__kwdefaults__"):
-            self.attributes.append((function, name, getattr(function, name)))
-        self._pending.append((function.__defaults__, where))
-        self._pending.append((function.__kwdefaults__, where))
-        for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=False):
-            try:
-                contents = cell.cell_contents
-            except ValueError:  # not bound yet
-                continue
-            self.attributes.append((cell, "cell_contents", contents))
-            self._pending.append((contents, name))
-        self._watch(functools.partial(attribute_names, function))
-        for name in attribute_names(function):
-            self.items.append((function.__dict__, name, function.__dict__[name]))
-            self._pending.append((function.__dict__[name], name))
-        self._names(written_code(function), function.__globals__)
-
-    def _names(self, code: types.CodeType, namespace: dict[str, object]) -> None:
-        """Follow what code of the person's mentions."""
-        mentioned = mentioned_in(code)
-        reads = reads_any_name(code, namespace) if mentioned.globals & ANY_NAME else None
-        if reads is not None:
-            raise TooLarge(f"{reads}()")
-        hidden = mentioned.attributes & INTROSPECTION
-        if hidden:
-            raise Opaque(f"`{min(hidden)}`", "is read, which nobody compares")
-        self._mentioned |= mentioned.words
-        for name in mentioned.imports:
-            module = sys.modules.get(name, ABSENT)
-            self.items.append((sys.modules, name, module))
-            if isinstance(module, types.ModuleType):
-                self._imported(module, mentioned.words, mentioned.of(name), {id(module)})
-        builtins = vars(sys.modules["builtins"])
-        for name in filter(str.isidentifier, mentioned.globals):  # others were put there by a tool that instruments
-            value = namespace.get(name, ABSENT)
-            self.items.append((namespace, name, value))
-            if value is ABSENT:
-                value = builtins.get(name, ABSENT)
-                self.items.append((builtins, name, value))
-            if is_a(value, types.ModuleType):
-                self._imported(value, mentioned.words, mentioned.of(name), {id(value)})
-            elif value is not ABSENT:
-                if type(value) is types.FunctionType:
-                    self._global_names.setdefault(id(value), []).append((id(namespace), name))
-                self._pending.append((value, name))
-
-    def _imported(
-        self, module: types.ModuleType, names: frozenset[str], used: frozenset[str] | None, above: set[int]
-    ) -> None:
-        """Follow what code that mentions these names can read from an imported module (``config.SCALE``); of which
-        `used` are those that it can read of the module, and not only of something else (``self.load`` is no
-        ``torch.load``); None where it reads nothing of this module.
-        """
-        space = vars(module)
-        own = is_own_module(module)
-        checked = not own and not str(space.get("__name__")).startswith("grape.")
-        denied = why_not(module, used) if checked and used is not None else None
-        if denied is not None:
-            raise Opaque(f"`{denied}`", "reads or changes more than its arguments")
-        wanted = names if not own or not names & READS_ALL else names | space.keys()
-        for name in [name for name in wanted if name in space]:  # a library may have thousands
-            value = space[name]
-            self.items.append((space, name, value))
-            if is_a(value, types.ModuleType):
-                if id(value) not in above:
-                    above.add(id(value))
-                    self._imported(value, names, used if used and name in used else None, above)
-            else:
-                self._pending.append((value, f"{space.get('__name__')}.{name}"))
-
     def _of_library(self, function: types.FunctionType, where: str) -> None:
         """Follow what a library's function was made around: with `@torch.no_grad()` that is the person's own code."""
         if not is_pure(function.__module__) or function.__name__ in INTROSPECTION:
@@ -192,7 +118,8 @@ class Names:
             self._table(copyreg.dispatch_table, where)
         for cell in function.__closure__ or ():
             contents = read(cell, "cell_contents", None)
-            if type(contents) in CALLABLES:
+            kind = type(contents)
+            if kind in CALLABLES or issubclass(kind, torch.nn.Module) or is_own_class(kind):
                 self.attributes.append((cell, "cell_contents", contents))
                 self._pending.append((contents, where))
         for item in function.__dict__.values():
@@ -207,6 +134,7 @@ class Names:
             return
         self._lit.add(code)
         words, namespace = _names_in(code), function.__globals__
+        self._said_by_libraries |= words
         said = words, tables.keys_in(code)
         for value in (function, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             if type(value) not in PLAIN:
@@ -321,14 +249,15 @@ class Names:
             if name in _CALLED_BY_TORCH:
                 self._pending.append((value, where))
             else:
-                uncalled = {METHOD} if all(map(_is_own_or_module, base.__mro__)) else set()
-                self._postponed.append((value, where, frozenset({name, *uncalled})))
+                called = hasattr(torch.nn.Module, name) or not all(map(_is_own_or_module, base.__mro__))
+                names = _SHOWS if name in _SHOWS else {name} if called or name in BY_SYNTAX else {name, METHOD}
+                self._postponed.append((value, where, frozenset(names)))
         else:
             self._pending.append((value, where))
 
 
 def _is_own_or_module(cls: type) -> bool:
-    """True where nobody but the person, and `nn.Module`, calls methods of a class."""
+    """True where nobody but the person, and `nn.Module` those that it has itself, calls methods of a class."""
     return cls in (object, torch.nn.Module, abc.ABC) or is_own_class(cls)
 
 

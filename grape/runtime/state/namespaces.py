@@ -11,6 +11,7 @@ import gc
 import types
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 import torch
 from torch._C._dynamo.guards import dict_version
@@ -75,6 +76,10 @@ class Namespaces:
         return True
 
 
+def _is_own(value: object) -> TypeGuard[types.FunctionType]:
+    return type(value) is types.FunctionType and is_followed(value.__code__)
+
+
 def _is_grapes(value: object) -> bool:
     return type(value) is types.FunctionType and is_grape_code(value.__code__.co_filename)
 
@@ -94,6 +99,9 @@ class Variants:
         self._version: int | None = None
         self._number = 0
         self._own: dict[int, list[types.FunctionType]] = {}
+        self._replaced: dict[int, bool] = {}
+        self._names = {name for base in cls.__mro__[1:] for name in vars(base)}
+        self._names |= {name for name, value in found.items() if not _is_own(value)}
 
     def number(self) -> int:
         """Equal for equal contents."""
@@ -109,9 +117,17 @@ class Variants:
         """The person's that stand in the class now."""
         number = self.number()
         if number not in self._own:
-            values = map(_stands_for, self._known[number].values())
-            self._own[number] = [one for one in values if type(one) is types.FunctionType and is_followed(one.__code__)]
+            self._own[number] = [value for value in map(_stands_for, self._known[number].values()) if _is_own(value)]
         return self._own[number]
+
+    def replaced(self) -> bool:
+        """True where the person's function stands in the place of one that the class had. Any function mode of torch's,
+        as Grape's, has torch call the one by that name in `torch.Tensor`: the person's would be called twice.
+        """
+        own, number = self.own_functions(), self._number
+        if own and number not in self._replaced:
+            self._replaced[number] = any(_stands_for(self._dict.get(name)) in own for name in self._names)
+        return bool(own) and self._replaced[number]
 
 
 def _alike(one: dict[str, object], other: dict[str, object]) -> bool:

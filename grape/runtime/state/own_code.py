@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dis
+import re
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...tracing import is_own_code
 
+_FIELDS, _WORDS = re.compile(r"\{([^{}]*)"), re.compile(r"[^\W\d]\w*")
+FORMATS = "{}"
+"""Stands among names for a string that shows values."""
 _GLOBAL_INSTRUCTIONS = frozenset(
     {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"}
 )
@@ -97,6 +101,8 @@ def _read(code: types.CodeType) -> Mentioned:
     attributes: set[str] = set()
     for instruction in dis.get_instructions(code):
         name = instruction.argval
+        if instruction.opname.startswith("FORMAT_"):
+            attributes.add(FORMATS)
         if not isinstance(name, str):
             continue
         if instruction.opname in _GLOBAL_INSTRUCTIONS:
@@ -105,7 +111,7 @@ def _read(code: types.CodeType) -> Mentioned:
             imports.add(name)
         elif name in code.co_names:
             attributes.add(name)
-    words = set(_strings(code.co_consts))
+    words: set[str] = words_in(code.co_consts)
     chains = _chains(code)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -141,9 +147,15 @@ def _chains(code: types.CodeType) -> dict[str, frozenset[str] | None]:
     return found
 
 
-def _strings(constants: Iterable[object]) -> Iterator[str]:
+def words_in(constants: Iterable[object]) -> set[str]:
+    """What of the strings among them could be names, as in ``getattr(config, "scale")`` and ``"{0.scale}".format``."""
+    words: set[str] = set()
     for constant in constants:
-        if isinstance(constant, str):
-            yield from constant.replace(".", " ").split() if len(constant) < 200 else ()
+        if isinstance(constant, str) and len(constant) < 200:
+            words.update(constant.replace(".", " ").split())
+            if "%" in constant:
+                words.add(FORMATS)
+            words.update(word for field in _FIELDS.findall(constant) for word in _WORDS.findall(field))
         elif isinstance(constant, (tuple, frozenset)):
-            yield from _strings(constant)
+            words |= words_in(constant)
+    return words

@@ -153,3 +153,19 @@ def _are_functions(values: Iterable[object]) -> bool:
 
 def _parts(value: object) -> Iterable[object]:
     return value if is_a(value, tuple) else (value,)
+
+
+TELL_OF_AUTOCAST = frozenset(
+    {
+        *("is_autocast_enabled", "is_autocast_cpu_enabled", "is_warn_always_enabled"),
+        *("get_autocast_dtype", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype"),
+    }
+)
+"""Functions that code may ask for the modes of any device: those of a region's own are part of each guard key."""
+
+
+def autocast_of_devices() -> list[object]:
+    """The modes that these functions tell."""
+    kinds = ("cpu", "cuda")
+    told = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds]
+    return [*told, torch.is_warn_always_enabled()]

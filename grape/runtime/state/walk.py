@@ -15,7 +15,6 @@ import enum
 import functools
 import operator
 import re
-import sys
 import types
 import typing
 from collections.abc import Mapping, MutableSequence
@@ -26,14 +25,15 @@ import torch
 from ...failures import is_signalled
 from .classes import attributes_of, is_plain, is_watched, slots_of
 from .containers import AnyDict, Attributes
-from .contents import CONTAINERS, LEAVES, contents_of_array, contents_of_set, emptiness, getter, read
+from .contents import CONTAINERS, LEAVES, contents_of_array, contents_of_set, emptiness, getter, kind_of, read
 from .hooks import HOOKS, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
-from .libraries import BUILTINS, READS_ALL, is_pure, known_instances
-from .names import ABSENT, BY_SYNTAX, CALLABLES, CODE, METHOD, Names, Opaque, TooLarge, a
+from .libraries import READS_ALL, known_instances
+from .mentions import Mentions
+from .names import ABSENT, BY_SYNTAX, CALLABLES, CODE, METHOD, Opaque, TooLarge, a
 from .namespaces import MODULE, TENSOR
 from .operators import OPERATORS, is_hidden, python_of
-from .own_code import ANY_NAME, is_own_class, is_own_module
-from .tables import PLAIN, writes_of
+from .own_code import is_own_class, is_own_module, words_in
+from .tables import PLAIN, TELL_OF_AUTOCAST, autocast_of_devices, writes_of
 
 _UNREAD = frozenset(vars(torch.nn.Module())) - {"training", "_parameters", "_buffers", "_modules"}
 """Bookkeeping of every module: hooks (guarded by the number of the next handle) and notes for `state_dict`."""
@@ -63,7 +63,7 @@ _LIMIT = 60_000
 _ITEMS = 400_000
 
 
-class Reach(Names):
+class Reach(Mentions):
     """Everything that `roots` can read. Each list holds what is to be compared later, with what it was when it was
     found.
 
@@ -94,14 +94,16 @@ class Reach(Names):
         if self._tables:
             self._watch(functools.partial(writes_of, (*self._tables.values(),)))
         named: list[object] = [*(function for function, _ in self.codes), *self._known_classes]
-        for name in ("__name__", "__qualname__"):  # as `repr` of a dataclass does
+        for name in ("__name__", "__qualname__", "__module__"):  # as `repr` of a dataclass does
             if name in self._mentioned:
                 self.attributes += [(one, name, getattr(one, name)) for one in named]
+        if (self._mentioned | self._said_by_libraries) & TELL_OF_AUTOCAST:
+            self._watch(autocast_of_devices)
         self._roots = ()  # what was found may be let go of; see `GuardSet`
 
     def _walk(self) -> None:
         self._drain()
-        while self._postponed:
+        while self._postponed or self._handed:
             all_names = bool(self._mentioned & READS_ALL)
             postponed, self._postponed, read = self._postponed, [], False
             for one in postponed:
@@ -111,12 +113,12 @@ class Reach(Names):
                     read = True
                 else:
                     self._postponed.append(one)
-            if not read:
+            if not self._follow_handed() and not read:
                 break
             self._drain()
         rest, self._postponed = self._postponed, []
         for value, where, names in rest:  # what nobody mentions is guarded as far as that can be done
-            if METHOD in names:
+            if METHOD in names and names.isdisjoint(self._said_by_libraries):
                 continue  # what nobody calls reads nothing
             self._pending = [(value, where)]
             try:
@@ -182,6 +184,7 @@ class Reach(Names):
         elif issubclass(kind, types.ModuleType):
             if is_own_module(value):
                 raise Opaque(where, "holds an imported module, whose names nobody compares")
+            self._hand_on(value)
         elif issubclass(kind, torch.nn.Module):
             self._module(value, where)
         elif not self._wrapper(value, where):
@@ -191,7 +194,12 @@ class Reach(Names):
         """Follow what leads to functions and objects, and holds nothing else."""
         kind = type(value)
         if kind in _PARTS:
-            self._pending += [(getattr(value, name), where) for name in _PARTS[kind]]
+            parts = [(name, getattr(value, name)) for name in _PARTS[kind]]
+            self._pending += [(part, where) for _, part in parts]
+            if kind not in (types.MethodType, slice):  # others may be made anew in place
+                self.attributes += [(value, *part) for part in parts]
+            if kind is functools.partial:
+                self._attributes_of(value.__dict__, where, kind)
         elif kind in (types.BuiltinFunctionType, types.MethodWrapperType):  # `table.get` is one, too
             self._builtin(value, where)
         elif issubclass(kind, OPERATORS):
@@ -204,8 +212,10 @@ class Reach(Names):
             if is_own_class(kind):
                 self._attributes_of(attributes_of(value) or {}, where, kind)
                 self._class(kind, where, by_name=False)
+        elif kind in _WRAPPERS:
+            self._mentioned |= words_in(value.__reduce__()[1])
         else:
-            return kind in _WRAPPERS
+            return False
         return True
 
     def _other(self, value: Any, kind: type, where: str) -> None:
@@ -234,25 +244,13 @@ class Reach(Names):
             raise Opaque(where or CODE, f"is {a(kind)}, whose state nobody can compare")
 
     def _numpy(self, value: Any, kind: type, where: str) -> None:
-        if kind.__module__.startswith("numpy.random"):
-            raise Opaque(where, f"is {a(kind)}, which every call changes")
-        if hasattr(kind, "tobytes") and hasattr(kind, "strides"):
-            if value.dtype.hasobject or value.nbytes > 1 << 16:
-                raise TooLarge(where)
-            if not issubclass(kind, sys.modules["numpy"].generic):
-                self._watch(functools.partial(contents_of_array, value))
-
-    def _builtin(self, value: object, where: str) -> None:
-        """A function in C, or a method in C of some object."""
-        owner, name = getattr(value, "__self__", None), getattr(value, "__name__", "")
-        if owner is not None and not issubclass(type(owner), (type, types.ModuleType)):
-            self._pending.append((owner, where))
-            return
-        module = getattr(value, "__module__", None)
-        if module == "builtins" and name in BUILTINS - ANY_NAME:
-            raise Opaque(f"{name}()", "reads or changes more than its arguments")
-        if not is_pure(module):
-            raise Opaque(f"{module}.{name}()", "reads or changes more than its arguments")
+        known = kind_of(value)
+        if known is None:
+            raise Opaque(where, f"is {a(kind)}, whose state nobody can compare")
+        if known == "array":
+            self._watch(functools.partial(contents_of_array, value))
+        elif known == "object":
+            self._object(value, where)
 
     def _tensor(self, tensor: torch.Tensor, where: str) -> None:
         if is_own_class(type(tensor)):
@@ -279,9 +277,9 @@ class Reach(Names):
             if issubclass(type(name), torch.Tensor):  # an optimizer keeps its state by parameter
                 name = number
             self._pending.append((item, f"{where}.{name}" if where else str(name)))
-        factory = getattr(value, "default_factory", None) if isinstance(value, collections.defaultdict) else None
-        if factory is not None:
-            self._pending.append((factory, where))
+        if isinstance(value, collections.defaultdict):
+            self.attributes.append((value, "default_factory", value.default_factory))
+            self._pending.append((value.default_factory, where))
 
     def _sequence(self, value: tuple[object, ...] | MutableSequence[object], where: str) -> None:
         if not isinstance(value, tuple):
