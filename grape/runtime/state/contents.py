@@ -64,15 +64,14 @@ def contents_of_array(value: Any) -> object:
     return value.dtype.str, value.shape, value.strides, value.tobytes()
 
 
-def kind_of(value: Any) -> Literal["array", "constant", "object"] | None:
-    """Of NumPy: an array that can be compared, what never changes, or an object; None where nobody can tell."""
+def kind_of(value: Any) -> Literal["array", "large", "constant", "object"] | None:
+    """Of NumPy: an array that can be compared, one that is too large for that, what never changes, or an object; None
+    where nobody can tell."""
     kind, numpy = type(value), sys.modules["numpy"]
-    if kind.__module__.startswith("numpy.random"):
-        return None  # every call changes it
     if issubclass(kind, (numpy.generic, numpy.dtype)) and not issubclass(kind, numpy.void):  # a part of an array
         return "constant" if kind is not numpy.object_ else None
     if hasattr(kind, "tobytes") and hasattr(kind, "strides"):
-        return "array" if not value.dtype.hasobject and value.nbytes <= 1 << 16 else None
+        return "array" if not value.dtype.hasobject and value.nbytes <= 1 << 16 else "large"
     if issubclass(kind, numpy.ufunc):  # one that was made of a function of Python's says so
         return "constant" if not value.__name__.endswith("(vectorized)") else None
     if kind.__name__ == "_ArrayFunctionDispatcher":

@@ -244,9 +244,13 @@ class Reach(Mentions):
             raise Opaque(where or CODE, f"is {a(kind)}, whose state nobody can compare")
 
     def _numpy(self, value: Any, kind: type, where: str) -> None:
+        if kind.__module__.startswith("numpy.random"):
+            raise Opaque(where, f"is {a(kind)}, which every call changes")
         known = kind_of(value)
         if known is None:
             raise Opaque(where, f"is {a(kind)}, whose state nobody can compare")
+        if known == "large":
+            raise TooLarge(where)
         if known == "array":
             self._watch(functools.partial(contents_of_array, value))
         elif known == "object":
