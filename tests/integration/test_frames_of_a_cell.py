@@ -196,6 +196,32 @@ class Looking(nn.Module):
         return net(x) + x
 f = Looking()
 """,
+    "a method of what an attribute holds": """class Meter:
+    def report(self): seen.append(sys._getframe(2).f_code.co_name)
+class Trainer:
+    def __init__(self): self.meter = Meter()
+    def step(self, x):
+        self.meter.report()
+        return net(x) + x
+f = Trainer().step
+""",
+    "a method of an argument": """class Registry:
+    def note(self): seen.append(sys._getframe(2).f_code.co_name)
+kept = [Registry()]
+def step(registry, x):
+    registry.note()
+    return net(x) + x
+def f(x):
+    return step(kept[0], x)
+""",
+    "a class method": """class Meter:
+    @classmethod
+    def report(cls): seen.append(sys._getframe(2).f_code.co_name)
+kept = [Meter]
+def f(x):
+    kept[0].report()
+    return net(x) + x
+""",
 }
 
 
@@ -351,6 +377,24 @@ def test_an_audit_hook_of_the_notebook_ends(calls: str) -> None:
     )
     cell = "%%grape --no-widget\n" + LOOP.format(before="on[0] = True", after="on[0] = False")
     assert lines_of(AUDITED.format(setup=setup, cell=cell))[-1] == "ended"
+
+
+def test_a_method_that_reads_the_names_of_the_cell_finds_them(shell: InteractiveShell) -> None:
+    setup = """\
+class Looks:
+    def peek(self, name): return float(sys._getframe(1).f_locals[name].sum())
+class Holds: pass
+holds = Holds()
+holds.looks = Looks()
+"""
+    cell = """\
+with torch.no_grad():
+    for i in range(10):
+        a = net(torch.ones(4, 8) * i)
+        b = a * 2
+        seen.append(holds.looks.peek('b'))
+"""
+    assert same_as_plain(shell, setup, cell)[0][0] == "None"
 
 
 def test_what_code_may_lead_to_is_found_by_its_names() -> None:

@@ -70,6 +70,44 @@ def test_a_function_in_the_place_of_one_of_modules_sees_every_call(
         close_engine()
 
 
+OF_TENSORS = {
+    "mul": ("x * 1.0", "x.mul(0.5)"),
+    "detach": ("x.clone()", "x.detach()"),
+    "tanh": ("x.clone()", "x.tanh()"),
+}
+"""What is replaced, and two expressions, of which one calls it."""
+
+
+@pytest.mark.parametrize("name", OF_TENSORS)
+def test_a_function_in_the_place_of_one_of_tensors_is_called_by_the_person_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.Tensor, name, getattr(torch.Tensor, name))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    patch = f"""
+was = torch.Tensor.{name}
+def doubled(self, *args):
+    seen.append("called")
+    return was(self * 2, *args)
+torch.Tensor.{name} = doubled
+def step(x):
+    x = net({OF_TENSORS[name][0]})
+    return {OF_TENSORS[name][1]}
+"""
+    try:
+        run(SETUP + patch, names)
+        weight = names["net"][0].weight.tolist()
+        run(HOT, names)
+        expected = len(names["seen"]), names["x"].tolist()
+        for _ in range(4):
+            names["seen"].clear()
+            run_under_grape(HOT, names)
+            assert (len(names["seen"]), names["x"].tolist()) == expected
+            assert names["net"][0].weight.tolist() == weight
+    finally:
+        close_engine()
+
+
 def test_what_is_replaced_within_the_cell_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.Module, "_call_impl", torch.nn.Module._call_impl)
     names: dict[str, Any] = {"__name__": "__main__"}

@@ -17,15 +17,15 @@ from grape.runtime.state.names import TooLarge
 
 net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.GELU()).eval()
 
-OBJECT = """
+SEC = "S = 1.5\nclass O:\n def sec(self): return S\no = O()\n"
+THIRD = "S = 1.5\nclass O:\n @property\n def third(self): return S\no = O()\n"
+TEXT = "S = 1.5\nclass O:\n def __str__(self): return str(S)\no = O()\n"
+CLOCK = "import time\nclass O:\n def __str__(self): return str(time.time())\no = O()\n"
+KEYS = """
 S = 1.5
 class O:
-    def sec(self): return S
-    @property
-    def third(self): return S
-    def __str__(self): return str(S)
     def keys(self): return ['a'] if S == 1.5 else []
-    def __getitem__(self, key): return S
+    def __getitem__(self, key): return 1
 o = O()
 """
 MODULES = """
@@ -40,23 +40,23 @@ OTHER = "S = 2.5"
 
 SEEN: dict[str, tuple[str, str, str]] = {
     # functions of the standard library that reach into objects
-    "a method that a methodcaller calls": (OBJECT + "import operator; c = operator.methodcaller('sec')", "c(o)", OTHER),
+    "a method that a methodcaller calls": (SEC + "import operator; c = operator.methodcaller('sec')", "c(o)", OTHER),
     "an attribute that an attrgetter reads": (
-        OBJECT + "import operator; c = operator.attrgetter('third')",
+        THIRD + "import operator; c = operator.attrgetter('third')",
         "c(o)",
         OTHER,
     ),
-    "getattr by another name": (OBJECT + "ga = getattr; nm = 'sec'", "ga(o, nm)()", OTHER),
+    "getattr by another name": (SEC + "ga = getattr; nm = 'sec'", "ga(o, nm)()", OTHER),
     "getattr in a partial": (
-        OBJECT + "import functools; ga = functools.partial(getattr, o)",
+        SEC + "import functools; ga = functools.partial(getattr, o)",
         "ga('se' + 'c')()",
         OTHER,
     ),
-    "a field of a format": (OBJECT, "float('{0.third}'.format(o))", OTHER),
-    "what str shows": (OBJECT, "float(str(o))", OTHER),
-    "what a format shows": (OBJECT, "float(f'{o}')", OTHER),
-    "what % shows": (OBJECT, "float('%s' % o)", OTHER),
-    "keys of a mapping": (OBJECT, "len({**o})", OTHER),
+    "a field of a format": (THIRD, "float('{0.third}'.format(o))", OTHER),
+    "what str shows": (TEXT, "float(str(o))", OTHER),
+    "what a format shows": (TEXT, "float(f'{o}')", OTHER),
+    "what % shows": (TEXT, "float('%s' % o)", OTHER),
+    "keys of a mapping": (KEYS, "len({**o})", OTHER),
     "a factory": (
         "import collections; c = collections.defaultdict(lambda: 1.5)",
         "c.default_factory()",
@@ -117,6 +117,11 @@ SEEN: dict[str, tuple[str, str, str]] = {
         OTHER,
     ),
     "a module in a wrapper": (
+        "n = torch.nn.Linear(4, 4)\nc = torch.no_grad()(n)",
+        "c(x).sum()",
+        "n.bias = None",
+    ),
+    "a module of the person's in a wrapper": (
         MODULES + "n = M(); n.scale = 1.5\nM.forward = lambda self, x: x * self.scale\nc = torch.no_grad()(n)",
         "c(x).sum()",
         "n.scale = 2.5",
@@ -135,6 +140,9 @@ SEEN: dict[str, tuple[str, str, str]] = {
 """What is defined, what the function reads of it, and what changes that."""
 
 REFUSED: dict[str, tuple[str, str]] = {
+    "a clock that str reads": (CLOCK, "float(str(o))"),
+    "a clock that % reads": (CLOCK, "float('%s' % o)"),
+    "a clock that a format reads": (CLOCK, "float(f'{o}')"),
     "precision of decimals": ("import decimal\nD = decimal.Decimal", "float(D(1) / D(3))"),
     "a flat view": ("a = np.ones(3); c = a.flat", "float(c[0])"),
     "a ufunc of a function": ("S = 1.5; c = np.frompyfunc(lambda v: v * S, 1, 1)", "float(c(1.0))"),
