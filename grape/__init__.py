@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from . import errors
+from . import originals as originals
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from ..failures import HOW, log_failure, said
 from ..model import CellEvidence, Finding, Fix, TensorView
 from ..model.codes import REWRITTEN
 from ..model.location import line_of
+from ..originals import perf_counter
 from ..rewrite import Declined, Rewritten, names_in_functions
 from ..rewrite.likely import source_of
 from ..rewrite.source import mask
@@ -73,7 +73,7 @@ def with_fixes(
     rewrite that computes something else is not offered. None as namespace verifies nothing, because `may_not`. `ran`
     are findings whose rewrites the cell ran with: they get no fix.
     """
-    deadline = time.perf_counter() + _SECONDS
+    deadline = perf_counter() + _SECONDS
     offered: dict[str, Fix | str] = {}
     result = []
     lines = {(finding.code, line_of(finding.at)) for finding in ran if finding.at is not None}
@@ -117,7 +117,7 @@ def _offer(
         why = may_not
     elif evidence.error is not None:
         why = "the cell raised"
-    elif 2e-3 * evidence.wall_ms > deadline - time.perf_counter():
+    elif 2e-3 * evidence.wall_ms > deadline - perf_counter():
         why = "running the cell twice more would take too long"
     if why is not None and made.tolerance is not None:
         return f"it is offered only where both were compared, and {why}"

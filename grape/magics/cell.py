@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..errors import GrapeError, UsageError
 from ..failures import HOW, forget_failures, log_failure, said, surviving
 from ..options import engine_named
+from ..originals import perf_counter
 from ..quiet import same_random_stream, without_collections, without_warnings
 from .display import CellDisplay, say
 from .history import history
@@ -94,7 +94,7 @@ class GrapeCell:
     """
 
     def __init__(self, shell: InteractiveShell, *, source: str, options: Options, info: object = None) -> None:
-        self._since = time.perf_counter()
+        self._since = perf_counter()
         self._ahead = Stopwatch()
         forget_failures()
         with self._ahead:

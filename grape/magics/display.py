@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import html
 import sys
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from IPython.core.displaypub import DisplayPublisher
 from IPython.display import DisplayHandle, display
 
+from ..originals import monotonic
 from .patches import replace_method
 from .view import show_view
 
@@ -91,7 +91,7 @@ class CellDisplay:
     nothing since, the report takes the place of the progress, so that no empty output is saved with the notebook.
     """
 
-    def __init__(self, shell: InteractiveShell, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, shell: InteractiveShell, *, clock: Callable[[], float] = monotonic) -> None:
         self._shell = shell
         self._clock = clock
         # IPython's own class prints; those of the front ends send messages, which can be replaced.

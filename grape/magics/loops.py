@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import sys
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..failures import log_failure
+from ..originals import perf_counter
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -25,10 +25,10 @@ class Stopwatch:
         self.ms = 0.0
 
     def __enter__(self) -> None:
-        self._since = time.perf_counter()
+        self._since = perf_counter()
 
     def __exit__(self, *error: object) -> None:
-        self.ms += (time.perf_counter() - self._since) * 1e3
+        self.ms += (perf_counter() - self._since) * 1e3
 
 
 def outline_loops_of(shell: InteractiveShell, own: Stopwatch) -> Callable[[], None]:

@@ -7,10 +7,11 @@ leaves to the host, shows only in whole iterations.
 from __future__ import annotations
 
 import statistics
-import time
 from typing import TYPE_CHECKING
 
 import torch
+
+from ..originals import perf_counter
 
 if TYPE_CHECKING:
     from ..runtime.regions.context import RegionContext
@@ -69,7 +70,7 @@ class Trial:
         if self._left > 0:
             return
         self._context.backend.synchronize()
-        now = time.perf_counter()
+        now = perf_counter()
         if self._left == 0 and (self._written or self._unserved == self._misses()):
             self._times[self._written].append((now - self._began) / BLOCK)
             self._written = not self._written
@@ -81,7 +82,7 @@ class Trial:
         self._left = BLOCK
         self._resume(written=self._written)
         self._unserved = self._misses()
-        self._began = time.perf_counter()
+        self._began = perf_counter()
 
     def _misses(self) -> int:
         """Captures so far, and calls of the tried regions that no graph could serve: those of others are the same in

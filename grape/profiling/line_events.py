@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from threading import get_ident
@@ -13,6 +12,7 @@ from types import CodeType
 from typing import Any
 
 from ..model import LineTime, LineTimes
+from ..originals import perf_counter_ns
 from ..tracing import busy
 from .line_memory import LineMemory
 
@@ -41,7 +41,7 @@ class LineEvents:
         *,
         memory: LineMemory | None = None,
         own_ns: Callable[[], int] | None = None,
-        clock: Callable[[], int] = time.perf_counter_ns,
+        clock: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self._filename = filename
         self._memory = memory

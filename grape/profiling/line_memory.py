@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import torch
 
+from ..originals import perf_counter_ns
 from .devices.visible import device_index
 
 _BESIDE_NS, _SHARE = 4_000_000, 0.005
@@ -39,7 +39,7 @@ class LineMemory:
         read: Callable[[], int | None],
         captures: Callable[[], int],
         *,
-        clock: Callable[[], int] = time.perf_counter_ns,
+        clock: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self._read = read
         self._captures = captures

@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import random
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 from ..failures import surviving
 from ..model import LoaderWait, Position
 from ..model.location import line_of
+from ..originals import perf_counter_ns
 from ..tracing import PositionFinder, below_dispatch, contents_of, is_watched
 from .timing import CallTimer
 
@@ -121,9 +121,9 @@ class LoaderWatch:
             timer = self._timer_for(line)
             if timer is not None:
                 timer.start()
-        observed_ns, began = self._observed_ns(), time.perf_counter_ns()
+        observed_ns, began = self._observed_ns(), perf_counter_ns()
         batch = original(iterator)
-        took = max(0, time.perf_counter_ns() - began - (self._observed_ns() - observed_ns))
+        took = max(0, perf_counter_ns() - began - (self._observed_ns() - observed_ns))
         with surviving(_LOOKING):
             if line is not None:
                 self._note(line, batch, took, timer, states)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import os
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import torch
 
 from ..model import MemoryCurve
+from ..originals import perf_counter, perf_counter_ns
 from .devices.nvml import device_handle, used_bytes
 from .devices.visible import device_index
 
@@ -91,7 +91,7 @@ class MemorySampler:
         self._done = threading.Event()
         reader = _CudaReader(device_index(self._device)) if self._device.type == "cuda" else _read_resident
         self._ended = threading.Event()
-        start_ns = time.perf_counter_ns()
+        start_ns = perf_counter_ns()
         arguments = (reader, self._samples, self._done, self._ended, self._interval_s, self._most, start_ns)
         # None of `threading`'s, whose threads the person may count; it ends with the process, as a daemon does.
         _thread.start_new_thread(_sample, arguments)
@@ -121,7 +121,7 @@ def _sample(
     try:
         last = False
         while True:
-            at_ns = time.perf_counter_ns() - start_ns
+            at_ns = perf_counter_ns() - start_ns
             reading = read(last)
             if reading is not None:
                 if len(samples.at_ns) >= most:
@@ -168,7 +168,7 @@ class _CudaReader:
 
     def _device_used(self, last: bool) -> int | None:
         """NVML's figure, asked for at the end and every `_NVML_INTERVAL_S`: a query takes the driver milliseconds."""
-        now = time.perf_counter()
+        now = perf_counter()
         if self._handle is not None and (last or now >= self._nvml_due):
             self._nvml_due = now + _NVML_INTERVAL_S
             self._used = used_bytes(self._handle)

@@ -7,7 +7,6 @@ the first time it starts, which takes a second of the person's cell.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -18,6 +17,7 @@ from torch._C import _autograd
 
 from ..model import Timeline, Trace
 from ..model.times.timeline import thinned
+from ..originals import time_ns
 from .devices.cupti import detach
 from .devices.visible import device_index
 from .kineto import KinetoEvent, Window, convert
@@ -74,7 +74,7 @@ class TimelineRecorder:
                 self._profile = _profile(self.device)
                 with _environment(_QUIET):
                     self._profile.__enter__()
-                self._start_ns = time.time_ns()
+                self._start_ns = time_ns()
         except BaseException as error:
             self._abandon(error)
             if not isinstance(error, Exception):
@@ -85,10 +85,10 @@ class TimelineRecorder:
         profile = self._profile
         if profile is None:
             return
-        stop_ns = time.time_ns()
+        stop_ns = time_ns()
         try:
             wait_for(self.device)
-            end_ns = time.time_ns()
+            end_ns = time_ns()
             profile.__exit__(None, None, None)
             index = device_index(self.device) if self.device.type == "cuda" else None
             window = Window(start_ns=self._start_ns, stop_ns=stop_ns, end_ns=end_ns, device=index)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TypeAlias
 
 import torch
 
+from ..originals import perf_counter_ns
 from .forks import spare_children
 
 
@@ -20,10 +20,10 @@ class HostCallTimer:
         self._start_ns = self._stop_ns = 0
 
     def start(self) -> None:
-        self._start_ns = time.perf_counter_ns()
+        self._start_ns = perf_counter_ns()
 
     def stop(self) -> None:
-        self._stop_ns = time.perf_counter_ns()
+        self._stop_ns = perf_counter_ns()
 
     def elapsed_ms(self) -> float:
         """Milliseconds between `start` and `stop`. Raises RuntimeError where one of them was not called."""

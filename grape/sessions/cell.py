@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..errors import UsageError
 from ..failures import surviving
 from ..options import Options, engine_named
+from ..originals import perf_counter
 from ..quiet import without_warnings
 from ..render import Report
 from ..streams import shared
@@ -67,7 +67,7 @@ class Session(SeenCell):
         if owner.session is not None:
             raise UsageError(NESTED)
         self._engine = owner
-        self._start = time.perf_counter()
+        self._start = perf_counter()
         ahead_ms = self.cell.ahead_ms + took_ms
         self._clock = CellClock(owner.context.attention, ahead_ms=ahead_ms, since=self.cell.since)
         owner.session = self
@@ -97,7 +97,7 @@ class Session(SeenCell):
         self._past = owner.history.of(cell.key, self.options.applied)
         context.attention.begin_run(self._allowance())
         if cell.mode == "leave" and self._past is not None:
-            self._start = time.perf_counter()
+            self._start = perf_counter()
             return
         watched = cell.mode == "watch"
         context.tracer.own_ns = context.tracer.recorded_ns = 0
@@ -119,7 +119,7 @@ class Session(SeenCell):
             owner.adopt(self.namespace)
         self._captures = context.captures
         if not watched:
-            self._start = time.perf_counter()
+            self._start = perf_counter()
             return
         self._outside = Recorder(context.backend.device, limit=OUTSIDE_LIMIT)
         owner.interceptor.active.outside = self._outside
@@ -140,7 +140,7 @@ class Session(SeenCell):
         if not owner.interceptor.withdrawn:
             self._memory.start()
             self._loaders.join()
-        self._start = time.perf_counter()
+        self._start = perf_counter()
 
     def _allowance(self) -> Allowance:
         """The allowance for looking at this run."""

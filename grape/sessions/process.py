@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Mapping
 
 from ..failures import surviving
 from ..model import CellEvidence
+from ..originals import perf_counter
 from ..render import Report, build_report
 from .engine import Engine
 
@@ -39,9 +39,9 @@ def leave_to_child() -> None:
 
 def engine_and_ms() -> tuple[Engine, float]:
     """The engine, and the milliseconds it took to make. Where torch was not there yet, its import is the cell's."""
-    began = time.perf_counter() if "torch" in sys.modules else None
+    began = perf_counter() if "torch" in sys.modules else None
     owner = engine()
-    return owner, (time.perf_counter() - began) * 1e3 if began is not None else 0.0
+    return owner, (perf_counter() - began) * 1e3 if began is not None else 0.0
 
 
 def close_engine() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ..model import CallsAccount, CellTime, OwnTime, Served, StreamEvidence
+from ..originals import perf_counter
 
 if TYPE_CHECKING:
     from ..runtime.accounts.attention import Attention, Purpose
@@ -56,7 +56,7 @@ class CellClock:
     """
 
     attention: Attention
-    clock: Callable[[], float] = time.perf_counter
+    clock: Callable[[], float] = perf_counter
     ahead_ms: float = 0.0
     since: float | None = None
     _opened: float = 0.0

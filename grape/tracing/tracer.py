@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
@@ -25,6 +24,7 @@ from torch.utils._python_dispatch import (
 from ..failures import Quietly
 from ..model import OpRecord, Position
 from ..model.call import Args, Kwargs
+from ..originals import perf_counter_ns
 from .blocks import OwnMode, blocks, drop_keys
 from .busy import Unwatched, grape_works, unwatched
 from .compiling import before_compiled, keep_uncompiled
@@ -238,17 +238,17 @@ class Tracer(OwnMode):
             raise
 
     def _trace(self, recorder: Recorder, func: Operator, args: Args, kwargs: Kwargs) -> object:
-        began = time.perf_counter_ns()
+        began = perf_counter_ns()
         before: Before | None = None
         with Unwatched(), Quietly():  # a nested tensor has no sizes: what cannot be named is no error of the person
             before = recorder.before(func, args, kwargs)
-        start = time.perf_counter_ns()
+        start = perf_counter_ns()
         with warnings_of_the_caller():
             result = issue(func, args, kwargs)
-        elapsed = time.perf_counter_ns() - start
+        elapsed = perf_counter_ns() - start
         with Unwatched():
             self._note(recorder, before, func, args, kwargs, result, elapsed)
-        now = time.perf_counter_ns()
+        now = perf_counter_ns()
         self._beside_ns += max(0, min(began - self._last_ns, _MOST_BETWEEN_NS) - _BETWEEN_NS)
         self._last_ns = now
         self.own_ns += now - began - elapsed
@@ -261,7 +261,7 @@ class Tracer(OwnMode):
 
     def begin_call(self, own_ns: float, beside_ns: float) -> None:
         """A call is recorded from here on, which may take so much."""
-        self._beside_ns, self._last_ns = 0, time.perf_counter_ns()
+        self._beside_ns, self._last_ns = 0, perf_counter_ns()
         self.own_until, self.beside_most = self.own_ns + own_ns, beside_ns
 
     def _note(
@@ -325,7 +325,7 @@ def record(
     """
     recorder = Recorder(device, leaves, limit, keep)
     stays, before_ns = tracer.on_stack, tracer.own_ns
-    start = time.perf_counter_ns()
+    start = perf_counter_ns()
     watch: EscapeWatch | None = None
     try:  # from here on an interrupt may come
         tracer.enter()
@@ -345,4 +345,4 @@ def record(
             tracer.mute()
         else:
             tracer.leave()
-    return result, recorder.finish(time.perf_counter_ns() - start), tuple(recorder.escapes)
+    return result, recorder.finish(perf_counter_ns() - start), tuple(recorder.escapes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from ..errors import UsageError
 from ..fixing.copies import randomness_kept
 from ..model import Measured
+from ..originals import monotonic, perf_counter
 from ..profiling.timeline import wait_for
 from ..quiet import without_warnings
 from ..render.units import one_line
@@ -72,7 +72,7 @@ def what_if(
         device=_device(module, (args, given)),
         trains=module.training and torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters()),
     )
-    ends = time.monotonic() + seconds
+    ends = monotonic() + seconds
     with without_warnings(), randomness_kept():
         return _measured(subject, name, ends)
 
@@ -89,7 +89,7 @@ def _measured(subject: Subject, name: str, ends: float) -> WhatIf:
     for lever in LEVERS:
         row = Tried(name=lever.name, write=_written(lever, subject, written))
         reason = lever.hindrance(subject)
-        if reason is None and time.monotonic() > ends:
+        if reason is None and monotonic() > ends:
             reason = "not tried: the time was up"
         rows.append(replace(row, failed=reason) if reason else _tried(lever, subject, plain, row, expected, ends))
         _let_go()
@@ -136,10 +136,10 @@ def _observed(subject: Subject) -> tuple[list[Tensor], list[Tensor]]:
 def _tried(lever: Lever, subject: Subject, plain: Subject, row: Tried, expected: _Results, ends: float) -> Tried:
     try:
         with lever.pull(copy_of(subject)) as pulled:
-            began = time.perf_counter()
+            began = perf_counter()
             first = pulled.seeded(0)
             wait_for(subject.device)
-            ready_s = time.perf_counter() - began
+            ready_s = perf_counter() - began
             for _ in range(WARM):
                 pulled.run()
             difference, said = _compared(expected, first, pulled.seeded(0))
@@ -172,16 +172,16 @@ class _Clock:
         self._subject, self._calls = subject, 1
         once = self.batch_ms() / 1e3
         self._calls = max(1, math.ceil(BATCH_S / max(once, 1e-6)))
-        late = time.monotonic() > ends
+        late = monotonic() > ends
         self.batches = 1 if late else BATCHES if once < LONG_S else 3
 
     def batch_ms(self) -> float:
         """Milliseconds of a call."""
-        began = time.perf_counter()
+        began = perf_counter()
         for _ in range(self._calls):
             self._subject.run()
         wait_for(self._subject.device)
-        return (time.perf_counter() - began) * 1e3 / self._calls
+        return (perf_counter() - began) * 1e3 / self._calls
 
     def samples(self) -> list[float]:
         return [self.batch_ms() for _ in range(self.batches)]

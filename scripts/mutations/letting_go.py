@@ -105,8 +105,8 @@ ROWS = (
         ("tests/unit/test_intercept.py", *LETTING_GO),
         (
             "replaced: a closure's old graphs stay",
-            "        if known is not None:  # the same code with another closure or other defaults\n"
-            "            known[0].release()\n",
+            "            if known is not None:  # the same code with another closure or other defaults\n"
+            "                known[0].release()\n",
             "",
         ),
         (

@@ -557,6 +557,7 @@ def test_the_code_in_a_functions_place_has_its_parameters(name: str) -> None:
 
     expected = outcomes(), looks()
     trampoline = Trampoline(function, receive)
+    trampoline.place()
     assert (outcomes(), looks()) == expected
     assert given
     if name == "defaults":

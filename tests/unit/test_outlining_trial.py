@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -58,7 +57,7 @@ class Clock:
             now[0] += written if made._written and not made.over else live
 
         patch.setattr(trial, "BACKENDS", ("tape",))
-        patch.setattr(trial, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+        patch.setattr(trial, "perf_counter", lambda: now[0])
         patch.setattr(Trial, "turn", counted)
 
 
@@ -174,7 +173,7 @@ def test_nothing_is_tried_on_the_cpu(shell: Shell, monkeypatch: pytest.MonkeyPat
 def test_a_loop_that_is_slower_on_this_machine_is_given_up(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the processor's time: on the CPU a graph of few operators costs more than they do."""
     monkeypatch.setattr(trial, "BACKENDS", ("tape",))
-    monkeypatch.setattr(trial, "time", SimpleNamespace(perf_counter=time.thread_time))
+    monkeypatch.setattr(trial, "perf_counter", time.thread_time)
     shell.run(FOR)
     (region,) = regions()
     assert region.refused is not None and region.refused.code == "GR406", region.refused

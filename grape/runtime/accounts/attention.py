@@ -7,11 +7,12 @@ is booked whole, and what a plain call takes is taken back when that is known (`
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
+
+from ...originals import perf_counter_ns
 
 TRACED_OPERATOR_MS = 0.03
 """Milliseconds that it takes to record one operator, at least."""
@@ -37,7 +38,7 @@ class Allowance:
 class Attention:
     """The account of the cell that runs: what was spent, and what may be. `clock` gives nanoseconds."""
 
-    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(self, clock: Callable[[], int] = perf_counter_ns) -> None:
         self._clock = clock
         self._spans: list[tuple[Purpose | None, int]] = []
         self._spent_ns: dict[Purpose | None, int] = {}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ...originals import perf_counter_ns
 from ...tracing import Tracer
 from .attention import TRACING, Attention, Purpose
 
@@ -47,7 +47,7 @@ class Tally:
         """Inside, a call is traced. Where the rest of it is left to itself, that is the person's, and so is what the
         first part took beyond what tracing explains.
         """
-        handed_back, own_ns, began = attention.handed_back_ns, tracer.own_ns, time.perf_counter_ns()
+        handed_back, own_ns, began = attention.handed_back_ns, tracer.own_ns, perf_counter_ns()
         try:
             yield
         finally:  # what a call that raises took is the person's all the same

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
 from types import FrameType
@@ -23,6 +22,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...failures import is_signalled
 from ...model.call import Args, Kwargs
+from ...originals import perf_counter_ns
 from ...tracing import PositionFinder, is_own_code, process_group
 from ..buffers.slots import Slot
 from ..dispatch.trampoline import prune_traceback
@@ -150,7 +150,7 @@ class Predictor:
         entries = region.expected if target is not None else ()
         if target is None or not entries:
             return None
-        start = time.perf_counter_ns()
+        start = perf_counter_ns()
         slot = next((one for one in self._slots(entries, target.path) if not one.occupied), None)
         if slot is None or not self._plain_here(region):
             return None
@@ -163,7 +163,7 @@ class Predictor:
             self._score(site, ordinal, _MISS // 2, "its result cannot be foreseen")
             return None
         keeper, cdata, idle = template
-        began = time.perf_counter_ns()
+        began = perf_counter_ns()
         slot.occupy(keeper, cdata, idle)
         try:
             plan.write(keeper)
@@ -171,13 +171,13 @@ class Predictor:
             if isinstance(error, torch.cuda.OutOfMemoryError) or is_signalled(error):
                 raise
             return None  # what is wrong with the arguments, the person's own call tells in its own words
-        done = time.perf_counter_ns()
+        done = perf_counter_ns()
         out = keeper.data  # only now: the write counts as a change of the tensor that is written
         slot.predicted = True
         self._issued.append(Issued(site, ordinal, slot, cdata))
         site.predicted += 1
         site.nbytes += out.nbytes
-        site.overhead_ns += (began - start) + (time.perf_counter_ns() - done)
+        site.overhead_ns += (began - start) + (perf_counter_ns() - done)
         return out
 
     def _slots(self, entries: Sequence[Entry], path: str) -> Iterator[Slot]:
@@ -273,10 +273,10 @@ class Predictor:
             target = torch.empty_like(source)
             for _ in range(2):
                 self._wait()
-                start = time.perf_counter_ns()
+                start = perf_counter_ns()
                 target.copy_(source)
                 self._wait()
-                elapsed = time.perf_counter_ns() - start
+                elapsed = perf_counter_ns() - start
             self._bytes_per_ns = source.nbytes / max(1, elapsed)
         return self._bytes_per_ns
 

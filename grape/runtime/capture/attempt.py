@@ -8,7 +8,6 @@ tensor bit for bit. What goes wrong after the eager run is a `Refused`, and the 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
@@ -18,6 +17,7 @@ import torch
 from ...failures import first_line, is_signalled, log_failure, said
 from ...model import NoMemory, NoRoom, Position, Reason, Refused, RetryLater
 from ...model.call import Args, Kwargs
+from ...originals import perf_counter
 from ...tracing import record
 from ..backends.executables import UpdatableGraph
 from ..backends.protocol import CaptureFailed, Graph
@@ -73,7 +73,7 @@ class _Attempt:
     def serve(self, args: Args, kwargs: Kwargs) -> Captured:
         request, backend = self.request, self.backend
         backend.prepare()
-        started = time.perf_counter()
+        started = perf_counter()
         random_before = backend.rng_state()
         unready = self.prepare()
         self.arguments_before = places(self.layout)
@@ -306,7 +306,7 @@ class _Attempt:
             checked=run.checked,
             overlapped=run.compare_orders(),
             replay_ms=verification.replay_ms,
-            capture_ms=(time.perf_counter() - started) * 1e3,
+            capture_ms=(perf_counter() - started) * 1e3,
             shapes=", ".join(str(tuple(leaf.shape)) for leaf in self.layout.leaves[:4]),
             paths=shared(tuple(self.layout.paths), [one.paths for one in alike]),
             keep=tuple([one for one in (call.arrivals, call.constants) if one]),

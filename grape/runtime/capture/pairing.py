@@ -8,7 +8,6 @@ bits of the eager runs. Nobody's `.grad` is touched.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import cast
@@ -16,6 +15,7 @@ from typing import cast
 import torch
 
 from ...model import Reason, Refused
+from ...originals import perf_counter
 from ...tracing import Recorder
 from ..backends.protocol import Backend, Graph, Pool
 from ..buffers.placeholders import Placeholders, distinct
@@ -249,7 +249,7 @@ class _Pairing:
             gradients=GradientPlan(leaves=(), present=(), read=(), written=(), made=(), dropped=()),
             verified=verified,
             replay_ms=verification.replay_ms,
-            capture_ms=(time.perf_counter() - started) * 1e3,
+            capture_ms=(perf_counter() - started) * 1e3,
             shapes=", ".join(str(tuple(leaf.shape)) for leaf in self.layout.leaves[:4]),
             paths=tuple(self.layout.paths),
             keep=(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from itertools import count
 
 import torch
 
+from ...originals import perf_counter_ns
 from .members import Counts, ExecutableGroup, Loaded, Member
 from .residency import Limits, Resident, Usage, evictions
 
@@ -23,7 +23,7 @@ class ResidentExecutables:
     """Every executable of a store, and which shape each of them does. One exists while its group has it."""
 
     limits: Limits
-    clock_ns: Callable[[], int] = time.perf_counter_ns
+    clock_ns: Callable[[], int] = perf_counter_ns
     usage: Usage = field(default_factory=Usage)
     counts: defaultdict[Hashable, Counts] = field(default_factory=lambda: defaultdict(Counts))
     """By owner."""

@@ -8,12 +8,12 @@ launches it before it was switched.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import torch
 
+from ...originals import perf_counter_ns
 from ..backends.executables import NoExecutable, UpdatableGraph
 from .account import StoreAccount
 from .admission import Verify, admit
@@ -41,7 +41,7 @@ class ExecutableStore:
 
     limits: Limits = field(default_factory=lambda: Limits(executables=EXECUTABLES, nbytes=None))
     graph_budget_bytes: int = GRAPH_BYTES
-    clock_ns: Callable[[], int] = time.perf_counter_ns
+    clock_ns: Callable[[], int] = perf_counter_ns
     _classes: dict[Hashable, Classes] = field(default_factory=dict)
     _groups: dict[TopologyClass, ExecutableGroup] = field(default_factory=dict)
     _members: dict[Hashable, Member] = field(default_factory=dict)

@@ -9,13 +9,13 @@ each call of that module, and a comparison for any other.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from threading import get_ident
 
 import torch
 
 from ...model.call import Args, Kwargs
+from ...originals import perf_counter_ns
 from ...tracing import grape_works, is_profiled, is_watched, record, tensors_in
 from ..regions.region import Region
 from .trampoline import prune_traceback
@@ -89,7 +89,7 @@ class CallsAfterwards:
         if known:
             return original(module, *args, **kwargs)
         self._seen.add(shapes)
-        began = time.perf_counter_ns()
+        began = perf_counter_ns()
         if traces:
             context = self._region.context
             result, call, _ = record(
@@ -98,7 +98,7 @@ class CallsAfterwards:
             observer.traced_afterwards.append(call.trace)
         else:
             result = original(module, *args, **kwargs)
-        observer.afterwards_ms.append((time.perf_counter_ns() - began) / 1e6)
+        observer.afterwards_ms.append((perf_counter_ns() - began) / 1e6)
         return result
 
     def _may_trace(self) -> bool:

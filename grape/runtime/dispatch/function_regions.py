@@ -53,8 +53,8 @@ class FunctionRegions:
     def settle(self) -> None:
         """The cell is over: keep only what replays graphs."""
         for trampoline in list(self._trampolines.values()):
-            region = self._functions[trampoline.code][0]
-            if not region.entries:
+            known = self._functions.get(trampoline.code)
+            if known is None or not known[0].entries:
                 self._give_back(trampoline)
 
     def give_back_all(self) -> None:
@@ -101,19 +101,24 @@ class FunctionRegions:
             return result
 
         trampoline = Trampoline(function, receive)
-        self._trampolines[function] = trampoline
         code = trampoline.code
         if known is not None and _same_binding(known[1], trampoline):
-            known[0].function = trampoline.original
-            self._functions[code] = (known[0], trampoline)
-            return
-        if known is not None:  # the same code with another closure or other defaults
-            known[0].release()
+            region = known[0]
+            region.function = trampoline.original
+        else:
+            if known is not None:  # the same code with another closure or other defaults
+                known[0].release()
+            region = self._region(trampoline)
+        self._functions[code] = (region, trampoline)
+        self._trampolines[function] = trampoline
+        trampoline.place()  # last: what Grape calls may be this very function
+
+    def _region(self, trampoline: Trampoline) -> Region:
+        code, original = trampoline.code, trampoline.original
         at = Position(
             file=self.name_of(code.co_filename), line=code.co_firstlineno, function=code.co_qualname, instruction=-1
         )
-        region = Region(self.context, trampoline.original, trampoline.original, code.co_qualname, at, last_line(code))
-        self._functions[code] = (region, trampoline)
+        return Region(self.context, original, original, code.co_qualname, at, last_line(code))
 
     def _give_back(self, trampoline: Trampoline) -> None:
         with grape_works():
@@ -123,9 +128,10 @@ class FunctionRegions:
                 self._trampolines.pop(function, None)
 
     def _call(self, trampoline: Trampoline, args: Args, kwargs: Kwargs, since: int | None) -> object:
-        region, current = self._functions[trampoline.code]
-        if current is not trampoline:
+        known = self._functions.get(trampoline.code)
+        if known is None or known[1] is not trampoline:
             return trampoline.original(*args, **kwargs)
+        region = known[0]
         try:
             return self.active.enter(region, args, kwargs, since)
         finally:

@@ -15,7 +15,6 @@ import os
 import signal
 import sysconfig
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from types import FrameType
 
 import torch
 
+from ...originals import monotonic, sleep
 from ...tracing import is_grape_code
 from .trampoline import prune_traceback
 
@@ -76,7 +76,7 @@ class _Held:
         """True where the signal that found `frame` has to come again."""
         if self._passed_on == (number, frame):  # a handler calls the one that it replaced, which is one of ours too
             return False
-        now = time.monotonic()
+        now = monotonic()
         self.since = since = self.since if self.since is not None else now
         if not self._welcome and at_work(frame) and now - since < PATIENCE_S:
             return True
@@ -100,10 +100,10 @@ class _Held:
         """
         if self.since is None or threading.current_thread() is not threading.main_thread() or at_work(caller):
             return
-        self._welcome, until = True, time.monotonic() + ON_ITS_WAY_S
+        self._welcome, until = True, monotonic() + ON_ITS_WAY_S
         try:
-            while self._is_here() and time.monotonic() < until:
-                time.sleep(AGAIN_S)
+            while self._is_here() and monotonic() < until:
+                sleep(AGAIN_S)
         finally:
             self.since, self._welcome = None, False
 
@@ -147,7 +147,7 @@ def _end() -> None:
 
 
 def _send_again() -> None:
-    time.sleep(AGAIN_S)
+    sleep(AGAIN_S)
     if hasattr(signal, "pthread_kill"):
         with contextlib.suppress(ProcessLookupError):  # the process ends
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

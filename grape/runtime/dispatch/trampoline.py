@@ -22,7 +22,9 @@ _TYPED: weakref.WeakKeyDictionary[types.CodeType, types.CodeType] = weakref.Weak
 
 
 class Trampoline:
-    """One function taken over. `original` runs the person's code; `receive(args, kwargs)` is called instead of it."""
+    """One function, taken over by `place`. `original` runs the person's code; `receive(args, kwargs)` is called instead
+    of it.
+    """
 
     __slots__ = ("_code", "_defaults", "_follower", "_function", "_kwdefaults", "code", "original", "receive")
 
@@ -40,6 +42,11 @@ class Trampoline:
         self.original.__kwdefaults__ = function.__kwdefaults__
         self._defaults, self._kwdefaults = function.__defaults__ or (), function.__kwdefaults__ or {}
         self._code = _code_for(self.code, self)
+
+    def place(self) -> None:
+        """From here on the function, which lives, calls `receive`: all that this needs has to be there."""
+        function = self.target()
+        assert function is not None
         function.__code__ = self._code
 
     def target(self) -> types.FunctionType | None:

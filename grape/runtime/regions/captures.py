@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections import Counter
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from ...model import Decision, Later, NoMemory, NoRoom, Reason, Refused, RetryLa
 from ...model.call import Args, Kwargs
 from ...model.overlap import Overlapped
 from ...model.sizes import size_text
+from ...originals import perf_counter
 from ..accounts import policy
 from ..accounts.memory import apply_budget, beside, budget_without_room, enforce_budget, leave_eager, no_room
 from ..accounts.policy import Estimate
@@ -291,7 +291,7 @@ class Captures:
             shape.closed = self._region.checked = True
             return
         if self._region.context.observing:
-            self._region.context.captured_at_s.append(time.perf_counter())
+            self._region.context.captured_at_s.append(perf_counter())
         entry.replay_counts = self._region.replay_counts
         if isinstance(entry.graph, StoredGraph):
             entry.graph.replayed_by = entry

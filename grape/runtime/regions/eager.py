@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 
 import torch
 
 from ...model.call import Args, Kwargs
+from ...originals import perf_counter
 from ..accounts.memory import evict_all, run_eagerly
 from ..dispatch.interrupts import handlers_held
 from ..guarding.structure import Layout, Unsupported, flatten
@@ -73,9 +73,9 @@ class EagerCalls:
         else:
             timer = region.context.backend.timer()  # what observation costs is not the person's time
             timer.start()
-            began = time.perf_counter()
+            began = perf_counter()
             result = self.plain(shape, args, kwargs)
-            self._profiles.eager_s += time.perf_counter() - began
+            self._profiles.eager_s += perf_counter() - began
             timer.stop()
             if not shape.before.full:
                 shape.before.add(timer, cold=shape.calls == 1)
@@ -115,8 +115,8 @@ class EagerCalls:
         """The person's code, of a region that was refused. Calls in which Grape had work inside are not timed."""
         region = self._region
         context = region.context
-        entered, start = context.entered, time.perf_counter()
+        entered, start = context.entered, perf_counter()
         result = run_eagerly(region, args, kwargs, repeatable=lambda: False)
         if context.entered == entered and len(region.host_ms) < 256:
-            region.host_ms.append((time.perf_counter() - start) * 1e3)
+            region.host_ms.append((perf_counter() - start) * 1e3)
         return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from ...model import HOST_RANDOM, OpRecord, Position, Reason, Refused, ScalarChange, Trace
 from ...model.call import Args, Kwargs
 from ...model.times.cold import may_be_cold
+from ...originals import perf_counter_ns
 from ...tracing import LIMIT, ByIdentity, RecordedCall, Recorder, person_runs, record
 from ..accounts.attention import TRACING
 from ..capture import is_left_to_device, judge
@@ -125,12 +125,12 @@ class Observer:
 
         def body() -> object:
             with watch, person_runs():
-                began = time.perf_counter_ns()
+                began = perf_counter_ns()
                 self.body_ns = began, began
                 try:
                     return self._region.function(*args, **kwargs)
                 finally:
-                    self.body_ns = began, time.perf_counter_ns()
+                    self.body_ns = began, perf_counter_ns()
 
         guards: GuardSet | None = None
         unguarded: Refused | None = None
@@ -209,9 +209,9 @@ class Observer:
             return
         self.audit(shape, call.trace, found)
         if isinstance(guards, GuardSet):
-            began = time.perf_counter_ns()
+            began = perf_counter_ns()
             guards.holds()
-            took = (time.perf_counter_ns() - began) / 1e6
+            took = (perf_counter_ns() - began) / 1e6
             self.guards_ms = took if self.guards_ms is None else min(took, self.guards_ms)
 
     def _why_not(

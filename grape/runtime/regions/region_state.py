@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from ...model import Position, Refused
+from ...originals import perf_counter
 from ..accounts.replay_counts import ReplayCounts
 from ..buffers.lifetimes import Lifetimes
 from ..guarding.environment import environment
@@ -86,7 +86,7 @@ class RegionState:
         self.origins: dict[str, Position] = {}
         """Where arguments that had to be copied were made, by path."""
         self.busy_ms: float | None = None
-        self._pace = (time.perf_counter(), 0)
+        self._pace = (perf_counter(), 0)
         self.learned_paths: set[str] = set()
         self.small_paths: set[str] = set()
         """Copied arguments whose makers were looked for, and those too small for a prediction."""
@@ -170,8 +170,8 @@ class RegionState:
         since, calls = self._pace
         if self.busy_ms is None or self.calls <= calls:
             return False
-        interval_ms = (time.perf_counter() - since) * 1e3 / (self.calls - calls)
-        self._pace = (time.perf_counter(), self.calls)
+        interval_ms = (perf_counter() - since) * 1e3 / (self.calls - calls)
+        self._pace = (perf_counter(), self.calls)
         return self.busy_ms > 0.7 * interval_ms
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import getrefcount
@@ -10,6 +9,7 @@ from sys import getrefcount
 import torch
 
 from ...model.overlap import Overlapped
+from ...originals import perf_counter_ns
 from ..accounts.replay_counts import ReplayCounts
 from ..backends.executables import NoExecutable
 from ..backends.protocol import Backend, Graph, MemoryMoved
@@ -321,9 +321,9 @@ class Entry:
                 targets.append(flat)
                 sources.append(leaf.as_strided(flat.shape, flat.stride(), leaf.storage_offset()))
             self.replay_counts.copied(self.paths[index], leaf.nbytes)
-        start = time.perf_counter_ns()
+        start = perf_counter_ns()
         self.backend.copy(targets, sources)
-        self.replay_counts.copy_ns = (time.perf_counter_ns() - start) / len(targets)
+        self.replay_counts.copy_ns = (perf_counter_ns() - start) / len(targets)
 
     def _copy_back(self, leaves: Sequence[torch.Tensor]) -> None:
         changed = [i for i in self.written if leaves[i].data_ptr() != self.placeholders.addresses[i]]

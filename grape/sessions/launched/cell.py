@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from ...errors import UsageError
 from ...failures import failure_notes
 from ...model import CellEvidence, CellTime
 from ...options import Options
+from ...originals import perf_counter
 from ...quiet import without_warnings
 from ...render import Report, build_report
 from ...render.units import count, waited
@@ -54,7 +54,7 @@ class LaunchedSession:
         self._shown = cell.names(file_names)
         self._folder: Path | None = None
         self._notes: tuple[str, ...] = ()
-        self._since = self.cell.since if self.cell.since is not None else time.perf_counter()
+        self._since = self.cell.since if self.cell.since is not None else perf_counter()
 
     @property
     def outlines(self) -> bool:
@@ -112,7 +112,7 @@ class LaunchedSession:
         """Leave, and report. `error` is what the cell raised, if it did."""
         if self._folder is None:
             raise UsageError("this session is not open")
-        wall_ms = (time.perf_counter() - self._since) * 1e3
+        wall_ms = (perf_counter() - self._since) * 1e3
         try:
             found, started = reports_in(self._folder)
         finally:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import _thread
 import contextlib
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from ...originals import monotonic, sleep
 from ...tracing import Group
 
 PATIENCE_S = 0.5
@@ -78,7 +78,7 @@ def _post(store: Any, key: str, message: str, last: str | None) -> dict[int, str
 def _read(store: Any, size: int, key: str, patience_s: float, is_of_now: Callable[[str], bool]) -> dict[int, str]:
     store = _apart(store)
     found: dict[int, str] = {}
-    until = time.monotonic() + patience_s
+    until = monotonic() + patience_s
     while True:
         for rank in range(1, size):
             name = f"{key}/{rank}"
@@ -87,9 +87,9 @@ def _read(store: Any, size: int, key: str, patience_s: float, is_of_now: Callabl
                 if is_of_now(message):
                     found[rank] = message
                     _delete(store, name)
-        if len(found) == size - 1 or time.monotonic() >= until:
+        if len(found) == size - 1 or monotonic() >= until:
             return found
-        time.sleep(_POLL_S)
+        sleep(_POLL_S)
 
 
 def _apart(store: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType
@@ -12,6 +11,7 @@ from ...errors import UsageError
 from ...failures import failure_notes, surviving
 from ...model import CallsAccount, CellEvidence, CellTime, Finding, StreamEvidence
 from ...options import Options
+from ...originals import perf_counter
 from ...quiet import without_warnings
 from ...render import Report, build_report
 from ...streams import Arrivals, Building, Evidence, Stream, shared, unused, when_used
@@ -191,10 +191,10 @@ class StreamedSession:
             except Exception as late:  # of an operator that was issued behind the cell's last line
                 self._late = late
             self._found = shared.evidence(self, forget=True)
-        done = time.perf_counter()
+        done = perf_counter()
         with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
             owner.context.backend.synchronize()
-        self._drained_ms = (time.perf_counter() - done) * 1e3
+        self._drained_ms = (perf_counter() - done) * 1e3
         self._met = arrivals_of(stream)
         if self._look is not None:
             self._look.stop()

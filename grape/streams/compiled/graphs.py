@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import statistics
 import threading
-import time
 import weakref
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 
 from ...model.stream import COMPILED, WAITING
+from ...originals import perf_counter_ns
 from ..counts import Launches
 from .code import Code, read
 from .made import Made, places, versions
@@ -86,7 +86,7 @@ class CompiledGraphs:
         if self._closed or not self._busy.acquire(blocking=False):
             return plain(made, inputs)
         try:
-            began = time.perf_counter_ns()
+            began = perf_counter_ns()
             with torch._C.DisableTorchFunction():
                 known = self._of(made, inputs)
                 if self._dead and self._process.is_here():
@@ -159,15 +159,15 @@ class CompiledGraphs:
         counted.seen += code.launches
         counted.written[why or WAITING] += code.launches
         if isinstance(form, str) or form.refused:
-            counted.own_ns += time.perf_counter_ns() - began
+            counted.own_ns += perf_counter_ns() - began
             return plain(made, inputs)
         form.calls += 1
         if form.calls > WARM and self._may_spend():
             return self._captured(made, code, form, inputs, plain)
-        drawn, start = self._process.draws(), time.perf_counter_ns()
+        drawn, start = self._process.draws(), perf_counter_ns()
         counted.own_ns += start - began
         found = plain(made, inputs)
-        took = time.perf_counter_ns() - start
+        took = perf_counter_ns() - start
         form.plain_ns = min(form.plain_ns or took, took)
         if self._process.draws() != drawn:
             code.refused = _DRAWS
@@ -186,7 +186,7 @@ class CompiledGraphs:
             made.graph.replay()
             found = made.handed_out(inputs)
         inputs.clear()
-        took = time.perf_counter_ns() - began
+        took = perf_counter_ns() - began
         counted.seen += code.launches
         counted.matched += code.launches
         counted.segments += 1
@@ -200,7 +200,7 @@ class CompiledGraphs:
     def _captured(self, made: Any, code: Code, form: _Form, inputs: list[Any], plain: Run) -> Any:
         """A call as written, whose results the caller gets; then a graph of it, which must leave the same."""
         self._tried += 1
-        began, given = time.perf_counter_ns(), list(inputs)
+        began, given = perf_counter_ns(), list(inputs)
         changed, moving = ([given[at] for at in which] for which in (code.changed, code.moving))
         with torch._C.DisableTorchFunction(), torch.no_grad():
             try:
@@ -216,9 +216,9 @@ class CompiledGraphs:
                 form.refused = _NOT_CAPTURED
         if form.refused:
             return plain(made, inputs)
-        start = time.perf_counter_ns()
+        start = perf_counter_ns()
         found, took = self._process.timed(lambda: plain(made, inputs))
-        spent = time.perf_counter_ns() - start
+        spent = perf_counter_ns() - start
         captured: Made | None = None
         with torch._C.DisableTorchFunction(), torch.no_grad(), unnoticed(changed):
             last: list[torch.Tensor] = []
@@ -244,7 +244,7 @@ class CompiledGraphs:
             form.made = captured
             self.counted.captured += 1
             self.counted.recorded += code.launches
-        self.counted.capture_ns += time.perf_counter_ns() - began - spent
+        self.counted.capture_ns += perf_counter_ns() - began - spent
         return found
 
     def _no_room(self, changed: list[torch.Tensor], moving: list[Any]) -> str:

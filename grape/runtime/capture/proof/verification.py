@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 import torch
 
 from ....model import Later, Reason, Refused, RetryLater
+from ....originals import perf_counter
 from ....quiet import without_warnings
 from ...buffers.placeholders import Placeholders
 from ...guarding.structure import Layout, flatten
@@ -106,9 +106,9 @@ class Verification:
             return False  # other inputs, of which the runs below would be right
         seen: list[Sequence[torch.Tensor]] = [self.eager.after.leaves]
         most, seconds = PATIENCE
-        began = time.perf_counter()
+        began = perf_counter()
         for run in range(most):
-            if run >= EAGER_RUNS and (len(seen) == 1 or time.perf_counter() - began > seconds):
+            if run >= EAGER_RUNS and (len(seen) == 1 or perf_counter() - began > seconds):
                 break
             args, kwargs = rebuild(self.layout.root, self.placeholders.tensors)
             with without_warnings():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import TypeGuard
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ....model import DECISION
+from ....originals import perf_counter_ns
 from ....tracing import Tracer
 from .flag import Flag, as_predicate
 from .lowering import active_lowering
@@ -37,16 +37,14 @@ def truth(condition: object) -> bool:
     if tracer is None or recorder is None or condition.device.type != recorder.device.type:
         return bool(condition)
     tracer.recorder = None
-    start = time.perf_counter_ns()
+    start = perf_counter_ns()
     try:
         value = bool(condition)
     finally:
         tracer.recorder = recorder
     user, inner = tracer.positions.find(2)
     frame = user or inner
-    recorder.add_decision(
-        value, time.perf_counter_ns() - start, DECISION, tracer.positions.at(frame) if frame else None
-    )
+    recorder.add_decision(value, perf_counter_ns() - start, DECISION, tracer.positions.at(frame) if frame else None)
     return value
 
 

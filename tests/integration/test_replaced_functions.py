@@ -1,0 +1,98 @@
+"""What the person puts in the place of a standard function, or of one of torch's, is called by their code only."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from grape.options import Options
+from grape.runtime.dispatch import function_regions
+from grape.runtime.regions.region import Region
+from grape.sessions import Cell, Session, close_engine
+
+ENGINES = ["regions", "streams"]
+SETUP = """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+calls = 0
+def f(x):
+    return torch.tanh(net(x)) * 0.5 + x
+"""
+HOT = """
+with torch.no_grad():
+    x = torch.ones(2, 8)
+    for _ in range(20):
+        x = f(x)
+"""
+COUNTED = """
+def counted(*args, was={name}, **kwargs):
+    global calls
+    calls += 1
+    return was(*args, **kwargs)
+{name} = counted
+"""
+
+
+def run(source: str, names: dict[str, Any]) -> None:
+    exec(compile(source, "<ipython-input-1>", "exec"), names)
+
+
+def run_under_grape(source: str, names: dict[str, Any], engine: str) -> Session:
+    session = Session(
+        options=Options(engine=engine), cell=Cell(name="In[1]", source=source, filename="x"), namespace=names
+    )
+    session.open()
+    run(source, names)
+    session.close(None)
+    return session
+
+
+def outcome(setup: str, hot: str, *, engine: str | None, cells: int = 3) -> list[tuple[int, bytes]]:
+    """Calls of what was replaced, and the result, after each cell."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    found = []
+    try:
+        run(SETUP + setup, names)
+        for _ in range(cells):
+            if engine is None:
+                run(hot, names)
+            else:
+                run_under_grape(hot, names, engine)
+            found.append((names["calls"], names["x"].detach().numpy().tobytes()))
+    finally:
+        close_engine()
+    return found
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["perf_counter", "perf_counter_ns", "monotonic", "time_ns"])
+def test_a_clock_of_the_person_is_no_clock_of_grapes(name: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in the cell's namespace, and is taken over as any function there."""
+    monkeypatch.setattr(time, name, getattr(time, name))  # put back at the end
+    setup = "import time\n" + COUNTED.format(name=f"time.{name}")
+    assert outcome(setup, HOT, engine=engine) == outcome(setup, HOT, engine=None)
+
+
+def test_a_function_whose_region_cannot_be_made_is_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Region:
+        raise RuntimeError("no region")
+
+    names: dict[str, Any] = {"__name__": "__main__"}
+    try:
+        run(SETUP, names)
+        written = names["f"].__code__
+        with monkeypatch.context() as patch:
+            patch.setattr(function_regions, "Region", broken)
+            with pytest.raises(RuntimeError, match="no region"):
+                run_under_grape(HOT, names, "regions")
+            assert names["f"].__code__ is written
+        run(HOT, names)
+        expected = names["x"].numpy().tobytes()
+        for _ in range(3):
+            run_under_grape(HOT, names, "regions")
+            assert names["x"].numpy().tobytes() == expected
+    finally:
+        close_engine()
