@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import keyword
-import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from .errors import UsageError
+from .originals import environ
 
 REFERENCE = "GRAPE_REFERENCE"
 """Set to 1, this variable of the environment has graphs serve whatever they can: on a CPU by the reference backend, and
@@ -28,7 +28,7 @@ Applied = tuple[float, int | None, str]
 
 def engine_named(name: str | None, *, asked_by: str = "--engine") -> str:
     """The engine of a cell that asks for `name`. Raises `UsageError` for one that does not exist."""
-    chosen = name if name is not None else os.environ.get(ENGINE) or ENGINES[0]
+    chosen = name if name is not None else environ.get(ENGINE) or ENGINES[0]
     if chosen not in ENGINES:
         where = asked_by if name is not None else ENGINE
         raise UsageError(f"{where} is one of {', '.join(ENGINES)}, not '{chosen}'")

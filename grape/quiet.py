@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import ast
 import gc
-import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from random import getstate, setstate
 
 
 @contextmanager
 def same_random_stream() -> Iterator[None]:
     """Python's own generator is the person's: libraries draw from it where nobody expects it (rich, on import)."""
-    state = random.getstate()
+    state = getstate()
     try:
         yield
     finally:
-        random.setstate(state)
+        setstate(state)
 
 
 @contextmanager

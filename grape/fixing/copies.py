@@ -7,14 +7,14 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
-import random
-import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from random import getstate, setstate
 
 import torch
 
+from ..originals import numpy_generator
 from ..runtime.dispatch.trampoline import typed_code
 from .safety import Unsafe, names_bound, names_used
 
@@ -22,14 +22,14 @@ from .safety import Unsafe, names_bound, names_used
 @contextmanager
 def randomness_kept() -> Iterator[None]:
     """The random states of torch, Python and NumPy are the same behind the block."""
-    numpy = sys.modules["numpy"].random if "numpy" in sys.modules else None
-    python, arrays = random.getstate(), numpy.get_state() if numpy is not None else None
+    numpy = numpy_generator()
+    python, arrays = getstate(), numpy.get_state() if numpy is not None else None
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
         with torch.random.fork_rng(devices=devices):
             yield
     finally:
-        random.setstate(python)
+        setstate(python)
         if numpy is not None:
             numpy.set_state(arrays)
 

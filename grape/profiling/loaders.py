@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import random
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from random import getstate
 from threading import get_ident
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 from ..failures import surviving
 from ..model import LoaderWait, Position
 from ..model.location import line_of
-from ..originals import perf_counter_ns
+from ..originals import numpy_generator, perf_counter_ns
 from ..tracing import PositionFinder, below_dispatch, contents_of, is_watched
 from .timing import CallTimer
 
@@ -231,11 +230,11 @@ def _lies_on_cpu(batch: object) -> bool:
 
 def _random_states() -> tuple[object, ...]:
     """The states of torch on the CPU, of Python and of NumPy."""
-    numpy = sys.modules.get("numpy")
-    arrays = numpy.random.get_state() if numpy is not None else ()
+    numpy = numpy_generator()
+    arrays = numpy.get_state() if numpy is not None else ()
     with torch._C.DisableTorchFunction():
-        drawn = contents_of(torch.get_rng_state())
-    return drawn, random.getstate(), tuple(map(_plain, arrays))
+        drawn = contents_of(torch.default_generator.get_state())
+    return drawn, getstate(), tuple(map(_plain, arrays))
 
 
 def _plain(value: object) -> object:

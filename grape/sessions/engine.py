@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType
@@ -13,6 +12,7 @@ from ..failures import surviving
 from ..model import LEAST_MS, SIGNIFICANT, CallsAccount, Trace
 from ..model.times.cold import may_be_cold
 from ..options import REFERENCE
+from ..originals import environ
 from ..render import Report
 from ..streams import shared
 from .past.history import CellKey, History
@@ -78,7 +78,7 @@ class Engine:
         self.interceptor.on_withdrawal = self._withdraw
         self.session: OpenSession | None = None
         # Nothing gets faster on a CPU: there graphs serve only where somebody wants to see how they behave.
-        self.context.unhurried = os.environ.get(REFERENCE) == "1"
+        self.context.unhurried = environ.get(REFERENCE) == "1"
         self.context.serves = backend.kind == "cuda" or self.context.unhurried
         self.context.stand_aside = self.stand_aside
         self.history = History()

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..originals import environ
+
 _NAMED = 3  # at most, in a reason
 _BY_NAME = (
     "tvm_ffi",  # takes pointers through `Tensor.__dlpack_c_exchange_api__`
@@ -70,7 +72,7 @@ def _of_torch(file: str) -> bool:
     import torch
 
     package = Path(torch.__file__).parent
-    inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR")  # set by Inductor where the person does not
+    inductor = environ.get("TORCHINDUCTOR_CACHE_DIR")  # set by Inductor where the person does not
     folders = [package, package.parent / "functorch", *([Path(inductor)] if inductor else [])]
     return any(Path(file).is_relative_to(os.path.realpath(folder)) for folder in folders)
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ..originals import environ
+
 
 def unused() -> bool:
     """True where there is a GPU, and this process has not used it."""
@@ -23,7 +25,7 @@ def own_device() -> int:
     `torchrun` started makes current later. Does not use it.
     """
     current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
-    rank = os.environ.get("LOCAL_RANK", "")
+    rank = environ.get("LOCAL_RANK", "")
     return int(rank) if current == 0 and rank.isdecimal() and int(rank) < torch.cuda.device_count() else current
 
 

@@ -58,6 +58,8 @@ class person_runs:
 
 
 _monitoring = getattr(sys, "monitoring", None)
+_get_tool = _monitoring.get_tool if _monitoring is not None else None
+_gettrace, _getprofile, _setprofile = sys.gettrace, sys.getprofile, sys.setprofile  # the person's may be candidates
 _TOOLS = range(6)
 
 
@@ -70,14 +72,14 @@ def is_watched() -> bool:
 
     He sees frames of Grape's, and does not see what is left out.
     """
-    trace, profile = sys.gettrace(), sys.getprofile()
+    trace, profile = _gettrace(), _getprofile()
     if trace is not None and trace is not unwatched:
         return True
     if profile is not None and not type(profile).__module__.startswith("grape."):  # what Grape watches a call with
         return True
-    if _monitoring is None:
+    if _get_tool is None:
         return False
-    tools = [*map(_monitoring.get_tool, _TOOLS)]
+    tools = [*map(_get_tool, _TOOLS)]
     if busy.tool is not None:
         tools[busy.tool] = None
     return tools.count(None) < len(tools)
@@ -97,14 +99,14 @@ class Unwatched:
     def __enter__(self) -> None:
         self._watch: Any = None
         if _CHEAP:
-            watch = sys.getprofile()
+            watch = _getprofile()
             if getattr(watch, "watches", False):
                 self._watch = watch
-                sys.setprofile(None)
+                _setprofile(None)
 
     def __exit__(self, *_: object) -> None:
         if self._watch is not None and self._watch.watches:
-            sys.setprofile(self._watch)
+            _setprofile(self._watch)
 
 
 is_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled

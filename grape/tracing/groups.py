@@ -6,12 +6,13 @@ and a replay of a region would leave it out. So regions stand aside; streams run
 
 from __future__ import annotations
 
-import os
 import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from ..originals import environ
 
 BESIDE_GROUP = "a process group of torch.distributed exists, and what takes part in one runs as written"
 COLLECTIVES = (
@@ -51,8 +52,8 @@ def process_group() -> bool:
 
 def started_as_rank() -> bool:
     """True where something like `torchrun` started this process as one of several."""
-    size = os.environ.get("WORLD_SIZE", "")
-    return "RANK" in os.environ and size.isdecimal() and int(size) > 1
+    size = environ.get("WORLD_SIZE", "")
+    return "RANK" in environ and size.isdecimal() and int(size) > 1
 
 
 def remember_group() -> None:
@@ -101,4 +102,4 @@ def _reference(store: Any) -> Callable[[], Any]:
     """A store whose server is the launcher's outlives the group. Another one is torch's to end: a new group at the same
     address must not find its keys.
     """
-    return (lambda: store) if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else weakref.ref(store)
+    return (lambda: store) if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else weakref.ref(store)

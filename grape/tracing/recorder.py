@@ -23,6 +23,8 @@ from .operators import HOST_READS, Facts, Operator, facts_of, kind_of, tensors_i
 
 aten = torch.ops.aten
 
+_base = torch._C.TensorBase  # a statement that runs now may put other methods in the place of `Tensor`'s
+_storage, _offset, _strides, _address = _base.untyped_storage, _base.storage_offset, _base.stride, _base.data_ptr
 _dtypes: dict[torch.dtype, str] = {}
 _devices: dict[torch.device, str] = {}
 
@@ -111,9 +113,9 @@ class Recorder:
         for leaf in leaves:
             number = self._number(leaf)
             if number < len(self._bases):
-                self._bases[number] = min(self._bases[number], int(leaf.storage_offset()))
+                self._bases[number] = min(self._bases[number], int(_offset(leaf)))
             else:
-                self._bases.append(int(leaf.storage_offset()))
+                self._bases.append(int(_offset(leaf)))
         self._arguments = tuple(range(len(self._references)))
 
     def __len__(self) -> int:
@@ -127,7 +129,7 @@ class Recorder:
         return self._reads[-1] if self._reads else None
 
     def _number(self, tensor: torch.Tensor) -> int:
-        storage = tensor.untyped_storage()
+        storage = _storage(tensor)
         key = storage._cdata
         number = self._numbers.get(key)
         if number is None:
@@ -140,9 +142,9 @@ class Recorder:
         base = self._bases[number] if number < len(self._bases) else 0
         return TensorView(
             number,
-            int(tensor.storage_offset()) - base,
+            int(_offset(tensor)) - base,
             tuple(tensor.shape),
-            tensor.stride(),
+            _strides(tensor),
             _dtypes.get(tensor.dtype) or _dtypes.setdefault(tensor.dtype, str(tensor.dtype)[6:]),
             self._seeds.get(number)
             or _devices.get(tensor.device)
@@ -315,6 +317,6 @@ def contents_of(tensor: torch.Tensor) -> object:
     host = tensor if tensor.device.type == "cpu" else tensor.cpu()
     if host.numel() == 0:
         return b""
-    size = (1 + sum((n - 1) * stride for n, stride in zip(host.shape, host.stride(), strict=True))) * host.itemsize
-    raw = ctypes.string_at(host.data_ptr(), size)
+    size = (1 + sum((n - 1) * stride for n, stride in zip(host.shape, _strides(host), strict=True))) * host.itemsize
+    raw = ctypes.string_at(_address(host), size)
     return raw if len(raw) <= 64 else hashlib.blake2b(raw, digest_size=16).digest()

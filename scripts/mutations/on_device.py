@@ -173,7 +173,7 @@ ROWS = (
         "grape.profiling.devices.cupti",
         ("tests/unit/test_cupti.py",),
         ("CUPTI: it is taken from other threads", " or _others_use_torch():", ":"),
-        ("CUPTI: it is taken from other tools", " or any(name in os.environ for name in _TOOLS)", ""),
+        ("CUPTI: it is taken from other tools", " or any(name in environ for name in _TOOLS)", ""),
         ("CUPTI: it is taken out without end", "    if _times >= MOST or", "    if"),
     ),
     *rows_of(

@@ -19,6 +19,40 @@ ROWS = (
         ),
     ),
     *rows_of(
+        "grape.runtime.dispatch.replaced",
+        REPLACED,
+        ("replaced: torch's own", "    return _found\n", "    return False\n"),
+        ("replaced: seen once", "versions != _looked_at", "not _looked_at"),
+        (
+            "replaced: what Grape never calls",
+            '_NEVER_CALLED = frozenset({"compile", "load",',
+            '_NEVER_CALLED = frozenset({"compile",',
+        ),
+    ),
+    *rows_of(
+        "grape.runtime.dispatch.intercept",
+        REPLACED,
+        ("replaced: meanwhile", "if is_watched() or torch_is_replaced():", "if is_watched():"),
+    ),
+    *rows_of(
+        "grape.tracing.recorder",
+        REPLACED,
+        (
+            "replaced: the recorder calls the person's",
+            "_base = torch._C.TensorBase",
+            "_base = type('_', (), {'__getattr__': lambda _, name: lambda *a: getattr(torch.Tensor, name)(*a)})()",
+        ),
+    ),
+    *rows_of(
+        "grape.tracing.busy",
+        REPLACED,
+        (
+            "replaced: the trace function",
+            "trace, profile = _gettrace(), _getprofile()",
+            "trace, profile = sys.gettrace(), sys.getprofile()",
+        ),
+    ),
+    *rows_of(
         "grape.runtime.dispatch.function_regions",
         REPLACED,
         (

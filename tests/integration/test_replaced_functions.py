@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
+import numpy.random  # noqa: F401
 import pytest
+import torch
 
 from grape.options import Options
 from grape.runtime.dispatch import function_regions
 from grape.runtime.regions.region import Region
 from grape.sessions import Cell, Session, close_engine
+from grape.sessions import engine as engine_now
 
 ENGINES = ["regions", "streams"]
 SETUP = """
@@ -74,6 +78,59 @@ def test_a_clock_of_the_person_is_no_clock_of_grapes(name: str, engine: str, mon
     monkeypatch.setattr(time, name, getattr(time, name))  # put back at the end
     setup = "import time\n" + COUNTED.format(name=f"time.{name}")
     assert outcome(setup, HOT, engine=engine) == outcome(setup, HOT, engine=None)
+
+
+STANDARD = ["random.getstate", "numpy.random.get_state", "sys.gettrace"]
+OF_TORCH = ["is_grad_enabled", "get_rng_state", "empty_strided", "equal", "no_grad"]
+OF_TENSORS = ["detach", "data_ptr", "stride", "untyped_storage", "mul", "copy_", "requires_grad_"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "name", [*STANDARD, *(f"torch.{name}" for name in OF_TORCH), *(f"torch.Tensor.{name}" for name in OF_TENSORS)]
+)
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_what_is_replaced_is_called_by_the_person_only(
+    when: str, name: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the cell, or in a block of it."""
+    module, _, attribute = name.rpartition(".")
+    owner = torch.Tensor if module == "torch.Tensor" else sys.modules[module]
+    was = getattr(owner, attribute)
+    setup, hot = "import numpy, random, sys\n" + COUNTED.format(name=name), HOT
+    if when == "meanwhile":
+        setup = setup.replace(f"\n{name} = counted", "")
+        block = HOT.replace("\n", "\n    ")
+        hot = f"from unittest import mock\nwith mock.patch.object({module}, {attribute!r}, counted):{block}\n"
+    found = []
+    for chosen in (None, engine):
+        monkeypatch.setattr(owner, attribute, was)
+        found.append(outcome(setup, hot, engine=chosen))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weights_stay_where_detach_gives_something_else(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    was = torch.Tensor.detach
+    setup = "was = torch.Tensor.detach\ntorch.Tensor.detach = lambda self: was(self) * 2\n"
+    hot = "x = torch.ones(2, 8)\nfor _ in range(24):\n    x = torch.tanh(net(x)).detach()\n"
+    found = []
+    for chosen in (None, engine):
+        monkeypatch.setattr(torch.Tensor, "detach", was)
+        found.append(outcome(setup, hot, engine=chosen))
+    assert found[0] == found[1]
+
+
+def test_a_load_of_the_persons_leaves_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "load", torch.load)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    try:
+        run(SETUP + COUNTED.format(name="torch.load"), names)
+        for _ in range(3):
+            run_under_grape(HOT, names, "regions")
+        assert any(region.replays for region in engine_now().interceptor.regions)
+    finally:
+        close_engine()
 
 
 def test_a_function_whose_region_cannot_be_made_is_as_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from traceback import walk_stack
 
 import torch
 
+from ...originals import environ
+
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 MOST = 24
 """So often in a process: some 1 MB of device memory seemed to stay behind each time."""
@@ -32,7 +34,7 @@ def detach() -> bool:
     It is left where another tool has attached it, and while another thread is inside of torch: that may be using CUDA.
     """
     global _times
-    if _times >= MOST or any(name in os.environ for name in _TOOLS) or _others_use_torch():
+    if _times >= MOST or any(name in environ for name in _TOOLS) or _others_use_torch():
         return False
     library = _library()
     if library is None or library.cuptiFinalize() != 0:

@@ -34,7 +34,7 @@ from ..guarding.levels import count_from_outside
 from ..predication.early_stop import set_stepper
 from ..regions.context import RegionContext
 from ..regions.region import Region
-from ..state import MODULE, TENSOR
+from ..state import MODULE
 from .abandoned import release_abandoned
 from .active_region import ActiveRegion, inside_module
 from .afterwards import CallsAfterwards
@@ -45,6 +45,7 @@ from .interrupts import held, hold_off, let_through
 from .loop_steps import LoopSteps
 from .module_map import number_of
 from .module_regions import ModuleRegions
+from .replaced import torch_is_replaced
 from .trampoline import prune_traceback
 
 T = TypeVar("T")
@@ -223,13 +224,12 @@ class Interceptor:
 
     def withdraw_before(self, code: types.CodeType | None, namespace: Mapping[str, object]) -> None:
         """Let the rest of the cell run as if Grape were not there, where somebody looks at its frames already, `code`,
-        the statement that comes now, may bring somebody in, or `nn.Module` or `Tensor` do not do what torch's do.
+        the statement that comes now, may bring somebody in, or what Grape calls of torch is the person's.
         """
         if self.withdrawn:
             return
         brings = code is not None and brings_watchers(mentioned_in(code), namespace)
-        replaced = MODULE.own_functions() or TENSOR.replaced()  # Grape calls both, and looks at attributes, itself
-        if brings or replaced or is_watched() or modules_look_at_frames(namespace):
+        if brings or torch_is_replaced() or MODULE.own_functions() or is_watched() or modules_look_at_frames(namespace):
             self._withdraw()
 
     def _withdraw(self) -> None:
@@ -242,7 +242,7 @@ class Interceptor:
 
     def _stands_aside(self) -> bool:
         """True where the call that comes now runs as written, because somebody would see Grape at work on it."""
-        if is_watched():
+        if is_watched() or torch_is_replaced():
             if self.context.observing and not self.withdrawn:
                 self._withdraw()
             return True

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import builtins
 import logging
-import random
 import sys
 import time
 import types
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
+from random import getstate, setstate
 from threading import get_ident
 from typing import Any, ClassVar, TextIO
 
 import torch
 
 from ...model import Position, Reason, Refused
+from ...originals import numpy_generator
 from ...tracing import PositionFinder
 from ..backends.protocol import CaptureFailed
 from ..dispatch.trampoline import prune_traceback
@@ -216,17 +217,16 @@ class EffectBan(EffectWatch):
     _all_warnings = True
 
     def __enter__(self) -> EffectBan:
-        self._python = random.getstate()
-        numpy = sys.modules.get("numpy")
-        self._numpy = numpy.random.get_state() if numpy is not None else None
+        self._python, self._numpy = getstate(), numpy_generator()
+        self._drawn = None if self._numpy is None else self._numpy.get_state()
         super().__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)
-        random.setstate(self._python)
+        setstate(self._python)
         if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
+            self._numpy.set_state(self._drawn)
         if self.found and exception[0] is None:
             raise self._refusal(self.found[0][0])
 
@@ -246,8 +246,8 @@ def _bytes(state: torch.Tensor) -> bytes:
 
 def _random_states() -> dict[str, object]:
     """The states of the host's global random generators, in comparable form."""
-    states: dict[str, object] = {"random": random.getstate()}
-    drawn = sys.modules.get("numpy.random")  # which numpy imports once somebody asks for it
+    states: dict[str, object] = {"random": getstate()}
+    drawn = numpy_generator()
     if drawn is not None:
         name, keys, *rest = drawn.get_state()
         states["numpy"] = (name, keys.tobytes(), *rest)

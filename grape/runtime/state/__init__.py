@@ -17,7 +17,7 @@ from .kept import KeptState
 from .libraries import known_instances
 from .names import ABSENT, TooLarge
 from .namespaces import MODULE, TENSOR, Namespaces
-from .own_code import is_own_class, is_own_module
+from .own_code import is_followed, is_own_class, is_own_module
 from .walk import Reach
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "hooks_of",
     "is_defined_again",
     "is_equal",
+    "is_followed",
     "is_node_hooked",
     "is_own_class",
     "is_own_module",

@@ -18,6 +18,8 @@ from .contents import read
 from .namespaces import Item
 
 _ABSENT = object()
+_detach, _address = torch._C.TensorBase.detach, torch._C.TensorBase.data_ptr
+"""The person may put others in the place of `Tensor`'s."""
 
 
 class KeptState:
@@ -41,7 +43,7 @@ class KeptState:
         self._lists = [(one, list(one)) for one in known.values() if not isinstance(one, dict)]
         self._items = [(names, name, names.get(name, _ABSENT)) for names, name, _ in items]
         self._attributes = [(owner, name, read(owner, name, _ABSENT)) for owner, name, _ in attributes]
-        self._tensors = [(one, one.detach(), one.requires_grad) for one in tensors]
+        self._tensors = [(one, _detach(one), one.requires_grad) for one in tensors]
         self._recording = torch.is_grad_enabled()
 
     def put_back(self) -> None:
@@ -64,7 +66,7 @@ class KeptState:
                 with contextlib.suppress(Exception):  # a property makes its value anew each time it is read
                     setattr(owner, name, value)
         for tensor, before, flag in self._tensors:
-            if tensor.data_ptr() != before.data_ptr() or tensor.shape != before.shape:
+            if _address(tensor) != _address(before) or tensor.shape != before.shape:
                 tensor.data = before
             if tensor.is_leaf and tensor.requires_grad != flag:
                 tensor.requires_grad_(flag)

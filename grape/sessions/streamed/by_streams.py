@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 from ...options import REFERENCE
+from ...originals import environ
 from ...streams import Settings
 from ..engine import Engine
 
@@ -20,7 +20,7 @@ def settings_for(memory_budget: int | None) -> Settings:
     import torch
 
     served = Settings(device="cuda" if torch.cuda.is_available() else "cpu")
-    if os.environ.get(REFERENCE) == "1":
+    if environ.get(REFERENCE) == "1":
         served = replace(served, settled=0, patience=0, price=0, doubt=0)
     return served if memory_budget is None else replace(served, budget=memory_budget)
 
