@@ -7,8 +7,30 @@ from .rows import rows_of
 __all__ = ["ROWS"]
 
 ISSUING = ("tests/unit/test_issuing.py",)
+SETTINGS = ("tests/integration/test_settings_of_torch.py",)
 
 ROWS = (
+    *rows_of(
+        "grape.runtime.guarding.effects",
+        SETTINGS,
+        ("settings: left otherwise", "watch.set = next(", "watch.set = None and next("),
+        (
+            "settings: those of a capture",
+            "return Refused.because(Reason.CHANGES, changed=changed) if watch",
+            "return None if watch",
+        ),
+    ),
+    *rows_of(
+        "grape.runtime.regions.observer",
+        SETTINGS,
+        ("settings: set up once", "watch.calls.loaded or watch.set is not None", "watch.calls.loaded"),
+    ),
+    *rows_of(
+        "grape.runtime.guarding.purity",
+        SETTINGS,
+        ("settings: set to what they are", "name in _SETTERS or (", "False or ("),
+        ("settings: those of a GPU, on the CPU", "(name in _OF_CUDA and not torch.cuda.is_available())", "False"),
+    ),
     *rows_of(
         "grape.tracing.issuing",
         ISSUING,

@@ -27,6 +27,7 @@ from ...tracing import PositionFinder
 from ..backends.protocol import CaptureFailed
 from ..dispatch.trampoline import prune_traceback
 from .calls import CallWatch, is_of_the_person
+from .environment import settings
 from .levels import python_warn, warn_outside
 
 _WATCHED: tuple[tuple[object, str], ...] = (
@@ -82,11 +83,13 @@ class EffectWatch:
         self.direct = False
         """True if the person's own code calls what has one of these effects; else a library may have done it once, for
         all later calls."""
+        self.set: str | None = None
+        """A setting of torch's that the call leaves otherwise than it found it, which a library may do once."""
         self.calls = CallWatch(self._note)
 
     def __enter__(self) -> EffectWatch:
         EffectWatch._current = self
-        self._random = _random_states()
+        self._random, self._settings = _random_states(), settings()
         for owner, name in _WATCHED:
             self._replace(owner, name, self._noting(name, getattr(owner, name)))
         self._replace(warnings, "warn", self._noting_warnings(python_warn()))
@@ -123,6 +126,8 @@ class EffectWatch:
             came = [name for name in after if name not in before]  # it may have been drawn from; the next call tells
             watch.found += [(f"{name}.random", None) for name in (*changed, *came)]
             watch.direct |= bool(changed)
+            now = settings()
+            watch.set = next((name for name, value in watch._settings.items() if now[name] != value), None)
 
     def _replace(self, owner: object, name: str, value: object) -> None:
         original = getattr(owner, name)
@@ -259,6 +264,7 @@ def effect_of(watch: EffectWatch) -> Refused | None:
     if watch.calls.beside_another:
         return Refused.because(Reason.PROFILED)
     if not watch.found:
-        return None
+        changed = f"a setting of torch ({watch.set})"
+        return Refused.because(Reason.CHANGES, changed=changed) if watch.set is not None else None
     name, at = watch.found[0]
     return Refused.because(Reason.WARNS, at) if name == SHOWN else Refused.because(Reason.CALLS, at, call=name)

@@ -88,7 +88,7 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[object, ...]:
 
 @functools.cache
 def _readers_for(kind: str, index: int) -> tuple[Callable[[], object], ...]:
-    """The functions that tell the modes that matter on a device; that of the stream is last."""
+    """The functions that tell the modes that matter on a device; the last one tells the stream, not with index -1."""
     precision = "mkldnn" if kind == "cpu" else kind
     common: tuple[Callable[[], object], ...] = (
         torch.get_default_dtype,
@@ -106,8 +106,29 @@ def _readers_for(kind: str, index: int) -> tuple[Callable[[], object], ...]:
     )
     if kind != "cuda":
         return *common, *_SETTINGS_OF_HOST
+    if index < 0:
+        return *common, *_SETTINGS, _sdp_order
     stream: Callable[[], object] = functools.partial(torch._C._cuda_getCurrentRawStream, index)
     return *common, *_SETTINGS, _sdp_order, stream
+
+
+def settings() -> dict[str, object]:
+    """What the process is set to, for every device. A call must leave it as it was: a replay would."""
+    found: dict[str, object] = {}
+    for kind in ("cpu", "cuda"):
+        found |= dict(zip(_MODES, quick_modes(torch.device(kind)), strict=True))
+        found |= {f"{name} of {kind}": found.pop(name) for name in _MODES if "autocast" in name}
+        for read in _readers_for(kind, -1):
+            if read is not _default_device:  # which issues an operator
+                found[_named(read)] = _setting(read)
+    return {**found, "default device": torch.utils._device.CURRENT_DEVICE}
+
+
+def _named(read: Callable[[], object]) -> str:
+    if isinstance(read, functools.partial):
+        return f"fp32_precision of {' '.join(read.args)}"
+    name: str = getattr(read, "__name__", "")
+    return name.removeprefix("_").removeprefix("cuda_").removeprefix("get_")
 
 
 def _sdp_order() -> object:
@@ -173,6 +194,9 @@ def _setting(read: Callable[[], object]) -> object:
         return read()
     except RuntimeError:
         return None
+
+
+_MODES = ("is_grad_enabled", "is_inference_mode_enabled", "autocast", "autocast dtype", "autocast cache")
 
 
 def quick_modes(device: torch.device) -> tuple[object, ...]:

@@ -33,6 +33,30 @@ _NOT_PURE = (
     *("torch.cuda.memory", "numpy.random", "weakref.finalize.__init__", "threading.Thread", "threading.Timer"),
 )
 """Exceptions from that: modules, with all in them, and classes."""
+_SETTERS = frozenset(
+    {
+        *("_set_mkldnn_enabled", "_set_mkldnn_deterministic", "_set_onednn_allow_tf32", "_set_nnpack_enabled"),
+        *("_set_cpu_allow_fp16_reduced_precision_reduction", "_set_qengine", "set_num_threads", "_set_warnAlways"),
+        *("set_num_interop_threads", "set_flush_denormal", "_set_view_replay_enabled", "_set_multithreading_enabled"),
+        *(
+            "_set_check_sparse_tensor_invariants",
+            "_set_throw_on_mutable_data_ptr",
+            "_set_print_stack_traces_on_fatal_signal",
+        ),
+    }
+)
+"""Of torch's extension, those that set what no key of a region on a GPU has: what they set may be so already, and set
+back by who calls the region."""
+_OF_CUDA = frozenset(
+    {
+        *("_set_cudnn_enabled", "_set_cudnn_benchmark", "_set_cudnn_deterministic", "_set_cudnn_allow_tf32"),
+        *("_set_cublas_allow_tf32", "_set_cublas_allow_fp16_accumulation", "_set_sdp_use_flash", "_set_sdp_use_math"),
+        *("_set_cublas_allow_fp16_reduced_precision_reduction", "_set_cublas_allow_bf16_reduced_precision_reduction"),
+        *("_set_sdp_use_cudnn", "_set_sdp_use_mem_efficient", "_set_sdp_use_overrideable", "_set_sdp_priority_order"),
+        *("_set_blas_preferred_backend", "_set_linalg_preferred_backend", "_set_cudnn_depthwise_kernel"),
+    }
+)
+"""The same, of a region on the CPU."""
 _BUILTINS_WITH_EFFECTS = frozenset({"print", "input", "open", "breakpoint"})
 _OF_OTHERS = frozenset(
     {
@@ -69,6 +93,7 @@ def pure_builtin(function: Any) -> str | None:
     if package in _PURE:
         qualified = f"{module}.{function.__qualname__}"
         acts = _is_excepted(qualified) or not _FILES.isdisjoint(function.__qualname__.split("."))
+        acts |= module == "torch._C" and (name in _SETTERS or (name in _OF_CUDA and not torch.cuda.is_available()))
         return full if acts else None
     return None if full in _OF_OTHERS else full
 

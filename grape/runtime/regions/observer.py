@@ -193,7 +193,7 @@ class Observer:
         settling = training and isinstance(guards, GuardSet) and not guards.holds()
         settling |= bool(watch.found) and not watch.direct  # a library that looks at the machine, and remembers it
         settling |= {name for name, _ in watch.found} == {SHOWN}  # most are shown once
-        settling |= watch.calls.loaded
+        settling |= watch.calls.loaded or watch.set is not None
         self._again = self._unsteady < UNSTEADY and settling
         if self._again:
             self._unsteady += 1
