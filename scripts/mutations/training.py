@@ -15,6 +15,16 @@ TESTS = (
 
 ROWS = (
     *rows_of(
+        "grape.runtime.capture.proof.judging",
+        ("tests/unit/test_result_looks.py",),
+        ("results: a gradient that a call sets", "    if graded is not None:\n", "    if False:\n"),
+    ),
+    *rows_of(
+        "grape.runtime.training.results",
+        ("tests/unit/test_result_looks.py",),
+        ("results: a frozen parameter has none", " and not isinstance(tensor, torch.nn.Parameter)", ""),
+    ),
+    *rows_of(
         "grape.runtime.capture.attempt",
         ("tests/unit/test_failed_captures.py",),
         (

@@ -18,6 +18,10 @@ from tests.unit.test_alias_predictor import Bench
 OUTSIDE = torch.arange(12.0).view(3, 4)
 
 
+FROZEN = torch.nn.Parameter(torch.arange(12.0).view(3, 4), requires_grad=False)
+FROZEN.grad = torch.ones(3, 4)
+
+
 def hidden(x: Tensor) -> Tensor:
     return torch.tanh(x @ torch.ones(4, 4)) + 1
 
@@ -25,6 +29,11 @@ def hidden(x: Tensor) -> Tensor:
 def _shrunk(x: Tensor) -> Tensor:
     made = hidden(x)
     made.resize_(2, 4)
+    return made
+
+
+def _graded(made: Tensor) -> Tensor:
+    made.grad = made * 2
     return made
 
 
@@ -84,10 +93,15 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "from outside, detached": lambda x: (hidden(x) @ OUTSIDE.t(), OUTSIDE.detach()),
     "data from outside": lambda x: (hidden(x) @ OUTSIDE.t(), OUTSIDE.data),
     "made for gradients": lambda x: hidden(x).requires_grad_(),
+    "with a gradient": lambda x: _graded(hidden(x)),
+    "of two, one with a gradient": lambda x: (lambda y: (y, _graded(y + 1)))(hidden(x)),
+    "from outside, with a gradient from before": lambda x: hidden(x) @ FROZEN.t() is None or FROZEN,
     "channels last": lambda x: hidden(x).view(1, 3, 2, 2).to(memory_format=torch.channels_last),
     "gru, batch first": lambda x: torch.relu_(hidden(x)).unsqueeze(1).transpose(0, 1),
 }
-REFUSED = frozenset({"made for gradients", "resized", "over a storage"})
+REFUSED = frozenset(
+    {"made for gradients", "with a gradient", "of two, one with a gradient", "resized", "over a storage"}
+)
 """What is not captured at all."""
 REFUSED_OUTSIDE_INFERENCE = frozenset({"real parts", "parts of two detached ones", "data too and changed"})
 """Nor these, where torch knows of what a tensor is a view, and counts changes."""
@@ -108,7 +122,7 @@ def seen(result: Any, x: Tensor) -> list[Any]:
         base = tensor._base
         storage = tensor.untyped_storage()
         version = None if tensor.is_inference() else tensor._version
-        outside = (tensor is x, tensor is OUTSIDE, storage._cdata == OUTSIDE.untyped_storage()._cdata)
+        outside = (tensor is x, tensor is OUTSIDE, tensor is FROZEN, storage._cdata == OUTSIDE.untyped_storage()._cdata)
         if any(outside) or storage._cdata == x.untyped_storage()._cdata:
             version = None  # they go on with every call
         found.append(
@@ -120,6 +134,7 @@ def seen(result: Any, x: Tensor) -> list[Any]:
                 "is a view": (tensor._is_view(), name(base)),
                 "base": None if base is None else (base.shape, base.stride(), base.storage_offset(), base.tolist()),
                 "version": version,
+                "gradient": None if tensor.grad is None else tensor.grad.tolist(),
                 "outside": outside,
                 "all of its memory": bytes(storage),
             }

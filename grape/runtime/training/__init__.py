@@ -3,12 +3,13 @@
 from .consumed import keeps_graph_back, seal, seal_all, sealable
 from .gradients import GradientCapture, GradientPlan
 from .observed import Backwards
-from .results import graph_that_leaves, leaves_a_graph, need_gradients, no_pair, with_graphs_of_results
+from .results import gets_gradient, graph_that_leaves, leaves_a_graph, need_gradients, no_pair, with_graphs_of_results
 
 __all__ = [
     "Backwards",
     "GradientCapture",
     "GradientPlan",
+    "gets_gradient",
     "graph_that_leaves",
     "keeps_graph_back",
     "leaves_a_graph",

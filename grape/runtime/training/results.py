@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from ...model import Position, Reason, Refused
+from ...quiet import without_warnings
 from ...tracing import RecordedCall
 from .consumed import has_graph, is_consumed
 
@@ -63,6 +64,16 @@ def graph_that_leaves(results: Sequence[torch.Tensor], arguments: Sequence[torch
         return Refused.because(Reason.AUTOCAST)
     if any(tensor.requires_grad for tensor in arguments):
         return Refused.because(Reason.ARGUMENT_GRADIENT)
+    return None
+
+
+def gets_gradient(results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]) -> Refused | None:
+    """Why a call that puts a `.grad` on what it returns cannot be replayed: its results would have none."""
+    given = {id(tensor) for tensor in arguments}
+    with without_warnings():  # torch warns where a tensor that autograd recorded has none
+        for tensor in results:
+            if id(tensor) not in given and not isinstance(tensor, torch.nn.Parameter) and tensor.grad is not None:
+                return Refused.because(Reason.OWN_GRADIENT)
     return None
 
 

@@ -16,7 +16,7 @@ from ...replaying.node_numbers import is_supported
 from ...replaying.outputs import Outputs
 from ...replaying.value_guards import ValueGuards, build_value_guards
 from ...state.operators import has_hidden_kernel
-from ...training import graph_that_leaves, keeps_graph_back, leaves_a_graph, no_pair
+from ...training import gets_gradient, graph_that_leaves, keeps_graph_back, leaves_a_graph, no_pair
 from ..request import EagerRun
 from ..running.in_step import CapturedRun
 from ..stop import Stop
@@ -43,6 +43,9 @@ def judge(
     trace = call.trace
     if any(keeps_graph_back(tensor) for tensor in results):
         return Refused.because(Reason.VIEW_FORBIDDEN)
+    graded = gets_gradient(results, leaves)
+    if graded is not None:
+        return graded
     if trace.needs_grad and backend.kind == "cuda" and not is_supported():
         return Refused.because(Reason.NODE_NUMBERS)
     if trace.second_order and backend.kind == "cuda":
