@@ -34,6 +34,12 @@ VALUES = (
         ("if (engine_->device().place.is_cpu() && reads_the_host(name)) {", "if (false) {"),
     ),
     of_streams(
+        "autocast inside of an encoder layer on the CPU",
+        (ISOLATION, "-k", "encoder_layer"),
+        "operators.h",
+        (" || casts_within(schema.name())", ""),
+    ),
+    of_streams(
         "numbers of another type are the same",
         (CONTRACT, "-k", "number_of_another_type"),
         "values.h",

@@ -198,6 +198,24 @@ def test_products_within_an_operator_that_autocast_does_not_know() -> None:
     agrees(loop)
 
 
+def test_an_encoder_layer_under_autocast() -> None:
+    """On the CPU its fast path is one operator, whose products autocast casts."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    attention = nn.MultiheadAttention(16, 2, batch_first=True).eval()
+
+    def loop() -> list[Any]:
+        x, out = torch.linspace(-1, 1, 640).view(4, 10, 16), []
+        with torch.no_grad():
+            for i in range(60):
+                with torch.autocast("cpu", torch.bfloat16, enabled=i % 20 > 9):
+                    made = [layer(x * (1 + i / 8)) * 1, attention(x, x, x)[0] * 1]
+                    out += [(str(one.dtype), one.float()) for one in made]
+        return out
+
+    agrees(loop)
+
+
 def test_an_operator_with_a_kernel_of_its_own_at_the_key_refuses_the_stream() -> None:
     library = torch.library.Library("grape_test_key", "DEF")
     library.define("own(Tensor x) -> Tensor")

@@ -25,7 +25,8 @@ class Recorder {
     step.signature = signature;
     step.kind_of_sizes = sizes.kind, step.sizes = sizes.exact;
     step.counts_below = counts_below();
-    step.run = op.always == Reason::Checks && !device_.is_cpu() ? Reason::None : op.always;
+    const bool on_host = op.always == Reason::Checks || op.always == Reason::Mode;  // what only kernels of the CPU do
+    step.run = on_host && !device_.is_cpu() ? Reason::None : op.always;
     still_ = op.draws_nothing(stack);
     if (still_ && step.run == Reason::Random) step.run = Reason::None;
     drawn_.reset();

@@ -126,7 +126,7 @@ struct Operator {
     else if (!tensors_only || op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) always = Reason::Read;
     else if (op.hasTag(at::Tag::inplace_view) || lends || flattens(schema.name()) || copies_storage(schema.name())) always = Reason::Metadata;
     else if (returns == 0 && !any_write) always = Reason::Effect;
-    else if (asks_for_gradients(schema.name())) always = Reason::Mode;
+    else if (asks_for_gradients(schema.name()) || casts_within(schema.name())) always = Reason::Mode;
     else if (aliases) always = Reason::Alias;
     else if (checks_data(schema.name())) always = Reason::Checks;
   }
@@ -225,6 +225,11 @@ struct Operator {
   // Autocast does not know it, but the products that it is made of, which a recorded operator runs without.
   static bool multiplies_within(const std::string& n) {
     return n == "aten::affine_grid_generator" || n == "aten::affine_grid_generator_backward" || n == "aten::_trilinear";
+  }
+
+  // The same on the CPU, where it is called under autocast as well; on CUDA `nn` asks for autocast before.
+  static bool casts_within(const std::string& n) {
+    return n == "aten::_transformer_encoder_layer_fwd" || n == "aten::_native_multi_head_attention";
   }
 
   // Has weights refer to memory that it makes.
