@@ -22,7 +22,7 @@ import torch.nn.attention
 from ..rewrite import names_in_functions
 from ..runtime.guarding.environment import foreign_modes
 from ..runtime.state import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
-from ..tracing import is_profiled, is_watched
+from ..tracing import is_watched
 
 _BUILTINS = frozenset(
     {"abs", "all", "any", "bool", "dict", "divmod", "enumerate", "filter", "float", "format", "frozenset", "int"}
@@ -61,7 +61,7 @@ def check_source(source: str, namespace: Mapping[str, object]) -> ast.Module:
     """The tree of code that may run on copies of `namespace`. Raises `Unsafe`."""
     if any(HOOKS_OF_ALL_MODULES) or any(HOOKS_OF_ALL_OPTIMIZERS):
         raise Unsafe("hooks of all modules or optimizers would see it run again")
-    if is_watched() or is_profiled() or foreign_modes() is not None:
+    if is_watched() or foreign_modes() is not None:
         raise Unsafe("a mode, a debugger or a profiler would see it")
     tree = ast.parse(source)
     _Checker(namespace).check(tree)

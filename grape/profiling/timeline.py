@@ -18,6 +18,7 @@ from torch._C import _autograd
 from ..model import Timeline, Trace
 from ..model.times.timeline import thinned
 from ..originals import time_ns
+from ..tracing import busy
 from .devices.cupti import detach
 from .devices.visible import device_index
 from .kineto import KinetoEvent, Window, convert
@@ -72,6 +73,7 @@ class TimelineRecorder:
             if self.unavailable is None:
                 wait_for(self.device)
                 self._profile = _profile(self.device)
+                busy.profiles = True
                 with _environment(_QUIET):
                     self._profile.__enter__()
                 self._start_ns = time_ns()
@@ -90,6 +92,7 @@ class TimelineRecorder:
             wait_for(self.device)
             end_ns = time_ns()
             profile.__exit__(None, None, None)
+            busy.profiles = False
             index = device_index(self.device) if self.device.type == "cuda" else None
             window = Window(start_ns=self._start_ns, stop_ns=stop_ns, end_ns=end_ns, device=index)
             self._profile = None
@@ -143,6 +146,7 @@ class TimelineRecorder:
     def _abandon(self, error: BaseException) -> None:
         """Leave no profiler running, and remember why."""
         profile, self._profile = self._profile, None
+        busy.profiles = False
         self.unavailable = f"the profiler failed: {_line(error)}"
         if profile is not None and _autograd._profiler_enabled():
             # Not `__exit__`: it waits for the device first, and after a CUDA error that is what fails.

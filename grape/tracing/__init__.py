@@ -1,7 +1,7 @@
 """Operator traces with code positions."""
 
 from .blocks import OwnMode, blocks
-from .busy import busy, grape_works, is_profiled, is_watched, person_runs
+from .busy import busy, grape_works, is_watched, person_runs
 from .compiling import around_compilation, before_compiled
 from .escapes import COMPILED, HIGHER_ORDER, OTHERWISE, SPARSE, below_dispatch
 from .groups import (
@@ -55,7 +55,6 @@ __all__ = [
     "is_between",
     "is_grape_code",
     "is_own_code",
-    "is_profiled",
     "is_watched",
     "issue",
     "person_runs",

@@ -16,12 +16,14 @@ import torch
 
 
 class _Busy:
-    """`now`: on `thread`, which meets Grape. Who sets it puts it back however the work ends."""
+    """`now`: on `thread`, which meets Grape. Who sets it puts it back however the work ends. `profiles`: torch's
+    profiler is on for Grape.
+    """
 
-    __slots__ = ("now", "thread", "tool")
+    __slots__ = ("now", "profiles", "thread", "tool")
 
     def __init__(self) -> None:
-        self.now = False
+        self.now = self.profiles = False
         self.tool: int | None = None
         """The number under which Grape itself is told of lines, by `sys.monitoring`."""
         self.thread = get_ident()
@@ -61,6 +63,7 @@ _monitoring = getattr(sys, "monitoring", None)
 _get_tool = _monitoring.get_tool if _monitoring is not None else None
 _gettrace, _getprofile, _setprofile = sys.gettrace, sys.getprofile, sys.setprofile  # the person's may be candidates
 _TOOLS = range(6)
+_is_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
 
 
 def unwatched(*event: object) -> None:
@@ -68,7 +71,8 @@ def unwatched(*event: object) -> None:
 
 
 def is_watched() -> bool:
-    """True where somebody follows the code from call to call: a debugger, a profiler, a tool that measures coverage.
+    """True where somebody follows the code from call to call: a debugger, a profiler, a tool that measures coverage;
+    or its operators: torch's profiler.
 
     He sees frames of Grape's, and does not see what is left out.
     """
@@ -76,6 +80,8 @@ def is_watched() -> bool:
     if trace is not None and trace is not unwatched:
         return True
     if profile is not None and not type(profile).__module__.startswith("grape."):  # what Grape watches a call with
+        return True
+    if _is_profiled() and not busy.profiles:  # it counts what Grape issues
         return True
     if _get_tool is None:
         return False
@@ -107,7 +113,3 @@ class Unwatched:
     def __exit__(self, *_: object) -> None:
         if self._watch is not None and self._watch.watches:
             _setprofile(self._watch)
-
-
-is_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
-"""True where torch's profiler is on, which sees operators and the ranges that code marks (`record_function`)."""

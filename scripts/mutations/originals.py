@@ -45,7 +45,8 @@ ROWS = (
     ),
     *rows_of(
         "grape.tracing.busy",
-        REPLACED,
+        (*REPLACED, "tests/integration/test_frames_of_a_cell.py", "tests/integration/test_cell_behaviour.py"),
+        ("watched: by torch's profiler", "if _is_profiled() and not busy.profiles:", "if False:"),
         (
             "replaced: the trace function",
             "trace, profile = _gettrace(), _getprofile()",

@@ -16,7 +16,7 @@ import torch
 
 from ...model.call import Args, Kwargs
 from ...originals import perf_counter_ns
-from ...tracing import grape_works, is_profiled, is_watched, record, tensors_in
+from ...tracing import busy, grape_works, is_watched, record, tensors_in
 from ..regions.region import Region
 from .trampoline import prune_traceback
 
@@ -104,4 +104,4 @@ class CallsAfterwards:
     def _may_trace(self) -> bool:
         """True where no mode of the person's, and no profiler, would see the tracer."""
         modes = torch._C._len_torch_dispatch_stack() - self._region.context.tracer.on_stack
-        return not modes and not torch._C._len_torch_function_stack() and not is_profiled() and not is_watched()
+        return not modes and not torch._C._len_torch_function_stack() and not busy.profiles and not is_watched()

@@ -23,7 +23,6 @@ from ...tracing import (
     before_compiled,
     busy,
     grape_works,
-    is_profiled,
     is_watched,
     process_group,
     when_imported,
@@ -246,7 +245,7 @@ class Interceptor:
             if self.context.observing and not self.withdrawn:
                 self._withdraw()
             return True
-        if self.context.tracer.is_called or is_profiled():
+        if self.context.tracer.is_called or busy.profiles:
             return True
         return torch._C._len_torch_function_stack() > 0 and foreign_function_mode()
 
