@@ -18,7 +18,7 @@ from .gains import gains
 from .later import fixes_of
 from .line_times import CellLines
 from .past.again import evidence_again, report_again, why_no_graphs
-from .past.history import MOST_AGAIN, OUT_OF_DATE, Led, Past
+from .past.history import DEAR, MOST_AGAIN, OUT_OF_DATE, Led, Past
 from .past.told import distinct, evidence_as, renamed, sources, told
 from .prospect import STREAMS_SAVE, Gain, Prospect, bar_over, prospect
 from .running import Cell
@@ -80,10 +80,11 @@ class SeenCell:
             left_to = timed.left_to if bar is None else "operator streams serve it"
             timed = replace(timed, given_up=self._prospect.why, left_to=left_to)
         self.report = owner.report = build_report(timed, findings, fixes)
-        self._remember(owner, evidence, findings)
+        ratio = timed.time.ratio if timed.time is not None else None
+        self._remember(owner, evidence, findings, dear=ratio is not None and ratio < DEAR)
         return self.report
 
-    def _remember(self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...]) -> None:
+    def _remember(self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...], *, dear: bool) -> None:
         """Remember what the next run of the same cell begins with. A run that was cut short tells too little."""
         runs, found = self._runs_so_far(), self._prospect
         if self.cell.key is None:
@@ -103,6 +104,7 @@ class SeenCell:
             outbid=found.outbid,
             streamless=self._past.streamless if self._past is not None else None,
             again=self._past.again if self._past is not None else 0,
+            dear=dear,
         )
         owner.history.remember(self.cell.key, past)
         owner.keep_graphs(self.cell.key, worth=found.served)
@@ -178,7 +180,7 @@ class SeenCell:
     def _look_again(self, owner: Engine, past: Past) -> str:
         """Have a cell looked at again whose graphs served no call of this run; the words for it."""
         assert self.cell.key is not None
-        again = past.again + 1
+        again = past.again + (2 if past.dear else 1)
         if again <= MOST_AGAIN:
             owner.history.remember(self.cell.key, replace(past, settled=False, again=again))
             return "its graphs served it, but no call of this run, so the next run is looked at"

@@ -11,6 +11,11 @@ GUARDS = ("tests/unit/test_runtime_guards.py",)
 
 ROWS = (
     *rows_of(
+        "grape.sessions.seen",
+        ("tests/integration/test_looked_at_again.py",),
+        ("looked at again: however slow that is", "past.again + (2 if past.dear else 1)", "past.again + 1"),
+    ),
+    *rows_of(
         "grape.runtime.dispatch.abandoned",
         LETTING_GO,
         (

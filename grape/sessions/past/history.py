@@ -27,7 +27,10 @@ CellKey = tuple[str, frozenset[object]]
 
 MOST_CELLS = 256
 MOST_AGAIN = 3
-"""So often a cell is looked at again because its graphs served no call of a run; then it is left."""
+"""So often a cell is looked at again because its graphs served no call of a run; then it is left. A look that made the
+cell slow counts twice: where graphs serve no run at all, every second one would be such a look."""
+DEAR = 0.5
+"""The plain cell's share of the time of a run that was slow."""
 OUT_OF_DATE = "what its graphs depend on is another one again and again"
 _MAGIC = re.compile(r"^([ \t]*)[%!].*$", re.MULTILINE)
 _GRAPE = re.compile(r"\A(\s*)(?:# )?%%grape\b.*")
@@ -101,6 +104,8 @@ class Past:
     """What operator streams did until regions look for the first time; None once they have."""
     again: int = 0
     """So often it was looked at again because its graphs served no call of a run."""
+    dear: bool = False
+    """The last look made it slow."""
     recalled: bool = False
     """It is what another process has learned of the same cell."""
 
