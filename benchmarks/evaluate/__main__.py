@@ -64,13 +64,16 @@ def main() -> int:
     from _machine import SHARED
 
     from .plan import chosen
-    from .running import Limits, run_all, skip
+    from .running import Limits, left, run_all, runnable
 
     if not arguments.page:
-        cells = skip(chosen(arguments), arguments.out, again=arguments.again)
+        cells = left(chosen(arguments), arguments.out, again=arguments.again)
         if arguments.list:
-            print("\n".join(f"{cell.row.name} {cell.column}" for cell in cells))
+            for cell in cells:
+                lacks = ", ".join(cell.row.lacking())
+                print(cell.row.name, cell.column, f"(lacks {lacks})" if lacks else "")
             return 0
+        cells = runnable(cells, arguments.out)
         _prepare()
         if arguments.shared:
             os.environ[SHARED] = "1"

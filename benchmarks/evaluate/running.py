@@ -25,7 +25,7 @@ from _machine import WORKERS
 
 from .job import Row
 
-__all__ = ["Cell", "Limits", "cell_file", "devices", "run_all", "skip"]
+__all__ = ["Cell", "Limits", "cell_file", "devices", "left", "run_all", "runnable"]
 
 POLL_S = 0.05
 LEFT_S = 10.0
@@ -190,22 +190,28 @@ def _write(path: Path, cell: Cell, known: dict[str, Any]) -> None:
     part.replace(path)
 
 
-def skip(cells: Iterable[Cell], out: Path, *, again: bool) -> list[Cell]:
-    """Those still to be run. Rows that lack a library are told in their files at once, unless they were measured where
-    there is one.
-    """
-    left = []
+def left(cells: Iterable[Cell], out: Path, *, again: bool) -> list[Cell]:
+    """Those still to be run, here or where their libraries are."""
+    return [cell for cell in cells if again or _outcome(cell, out) in (None, "not installed")]
+
+
+def runnable(cells: Iterable[Cell], out: Path) -> list[Cell]:
+    """Those whose libraries are here. The files of the others say so, unless they were measured where there is one."""
+    found = []
     for cell in cells:
-        path = cell_file(out, cell.row.name, cell.column)
         lacking = cell.row.lacking()
-        if lacking and path.is_file():
-            continue
-        if lacking:
+        if not lacking:
+            found.append(cell)
+        elif _outcome(cell, out) is None:
+            path = cell_file(out, cell.row.name, cell.column)
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, cell, {"outcome": "not installed", "why": ", ".join(lacking)})
-        elif again or not path.is_file() or json.loads(path.read_text())["outcome"] == "not installed":
-            left.append(cell)
-    return left
+    return found
+
+
+def _outcome(cell: Cell, out: Path) -> str | None:
+    path = cell_file(out, cell.row.name, cell.column)
+    return str(json.loads(path.read_text())["outcome"]) if path.is_file() else None
 
 
 def _say(known: dict[str, Any], took: float) -> None:

@@ -16,7 +16,7 @@ from benchmarks import _machine
 from benchmarks.evaluate import costs, figures, losses, overall, page, plan, plots, process, short, studies, tables
 from benchmarks.evaluate.job import Row
 from benchmarks.evaluate.rows import GROUPS, ROWS
-from benchmarks.evaluate.running import Cell, cell_file, skip
+from benchmarks.evaluate.running import Cell, cell_file, left, runnable
 
 ROOT = Path(__file__).parents[2]
 
@@ -305,11 +305,15 @@ def test_the_page_in_the_documentation_is_of_the_committed_data() -> None:
 def test_what_was_measured_where_a_library_is_stays_where_it_is_not(tmp_path: Path) -> None:
     row = Row(name="kept", group="vision", what="", build=lambda size: None, needs=("no_such_library",))  # type: ignore[arg-type,return-value]
     here = Cell(row=row, column="grape")
-    assert skip([here], tmp_path, again=False) == []
+    assert left([here], tmp_path, again=False) == [here]
+    assert not list(tmp_path.iterdir())
+    assert runnable([here], tmp_path) == []
     path = cell_file(tmp_path, "kept", "grape")
     assert json.loads(path.read_text())["outcome"] == "not installed"
+    assert left([here], tmp_path, again=False) == [here]
     path.write_text(json.dumps({"outcome": "measured"}))
-    assert skip([here], tmp_path, again=True) == []
+    assert left([here], tmp_path, again=False) == []
+    assert runnable(left([here], tmp_path, again=True), tmp_path) == []
     assert json.loads(path.read_text())["outcome"] == "measured"
 
 
