@@ -109,6 +109,38 @@ def test_what_is_replaced_is_called_by_the_person_only(
     assert found[0] == found[1]
 
 
+HUNG = {
+    "a property": ("property(counted)", "x.dbl"),
+    "a partial method": ("functools.partialmethod(counted)", "x.dbl()"),
+    "a static method": ("staticmethod(counted)", "torch.Tensor.dbl(x)"),
+    "an object": ("Called()", "torch.Tensor.dbl(x)"),
+}
+"""What is hung on `torch.Tensor` and how it is called."""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("what", HUNG)
+def test_what_is_hung_on_tensors_is_called_as_often_as_plainly(
+    what: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung, call = HUNG[what]
+    setup = f"""\
+import functools
+calls = 0
+def counted(x):
+    global calls
+    calls += 1
+    return x * 2
+class Called:
+    def __call__(self, x): return counted(x)
+torch.Tensor.dbl = {hung}
+def f(x): return net({call}) * 0.5 + x
+"""
+    monkeypatch.setattr(torch.Tensor, "dbl", None, raising=False)
+    found = [outcome(setup, HOT, engine=chosen) for chosen in (None, engine)]
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_weights_stay_where_detach_gives_something_else(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     was = torch.Tensor.detach

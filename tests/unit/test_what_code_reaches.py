@@ -140,6 +140,12 @@ SEEN: dict[str, tuple[str, str, str]] = {
 """What is defined, what the function reads of it, and what changes that."""
 
 REFUSED: dict[str, tuple[str, str]] = {
+    "globals by a string": ("S = 1.5\ndef g(): return S", "getattr(g, '__globals__')['S']"),
+    "documentation by a string": ("class C:\n 'a'", "len(C.__dict__['__doc__'])"),
+    "documentation by an attrgetter": (
+        "import operator\nclass C:\n 'a'\nc = operator.attrgetter('__doc__')",
+        "len(c(C))",
+    ),
     "a clock that str reads": (CLOCK, "float(str(o))"),
     "a clock that % reads": (CLOCK, "float('%s' % o)"),
     "a clock that a format reads": (CLOCK, "float(f'{o}')"),

@@ -228,7 +228,7 @@ class Interceptor:
         if self.withdrawn:
             return
         brings = code is not None and brings_watchers(mentioned_in(code), namespace)
-        if brings or torch_is_replaced() or MODULE.own_functions() or is_watched() or modules_look_at_frames(namespace):
+        if brings or torch_is_replaced() or MODULE.has_functions() or is_watched() or modules_look_at_frames(namespace):
             self._withdraw()
 
     def _withdraw(self) -> None:

@@ -7,12 +7,11 @@ by name. The person's would be called where their code calls nothing, and what t
 from __future__ import annotations
 
 import gc
-import types
 
 import torch
 from torch._C._dynamo.guards import dict_version
 
-from ..state import TENSOR, is_followed, is_own_class
+from ..state import TENSOR, is_persons
 
 _torch = vars(torch)
 _tensor = next(one for one in gc.get_referents(vars(torch.Tensor)) if type(one) is dict)
@@ -20,13 +19,7 @@ _NEVER_CALLED = frozenset({"compile", "load", "manual_seed", "save", "seed"})
 """People like to put others in the place of these, and Grape calls none of them."""
 
 
-def _is_own(value: object) -> bool:
-    if type(value) is types.FunctionType:
-        return is_followed(value.__code__)
-    return type(value) is type and is_own_class(value)
-
-
-_called = [name for name, one in _torch.items() if callable(one) and name not in _NEVER_CALLED and not _is_own(one)]
+_called = [name for name, one in _torch.items() if callable(one) and name not in _NEVER_CALLED and not is_persons(one)]
 _looked_at = 0
 _found = False
 
@@ -36,6 +29,6 @@ def torch_is_replaced() -> bool:
     global _looked_at, _found
     versions = dict_version(_tensor) + dict_version(_torch)  # they only grow
     if versions != _looked_at:
-        _found = TENSOR.replaced() or any(map(_is_own, map(_torch.get, _called)))
+        _found = TENSOR.replaced() or any(map(is_persons, map(_torch.get, _called)))
         _looked_at = versions
     return _found

@@ -16,8 +16,8 @@ from .hooks import (
 from .kept import KeptState
 from .libraries import known_instances
 from .names import ABSENT, TooLarge
-from .namespaces import MODULE, TENSOR, Namespaces
-from .own_code import is_followed, is_own_class, is_own_module
+from .namespaces import MODULE, TENSOR, Namespaces, is_persons
+from .own_code import is_own_class, is_own_module
 from .walk import Reach
 
 __all__ = [
@@ -42,10 +42,10 @@ __all__ = [
     "hooks_of",
     "is_defined_again",
     "is_equal",
-    "is_followed",
     "is_node_hooked",
     "is_own_class",
     "is_own_module",
+    "is_persons",
     "is_plain",
     "known_instances",
     "never",

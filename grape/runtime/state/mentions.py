@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from collections.abc import Iterable
 
 from ..dispatch.trampoline import written_code
 from .classes import is_a
@@ -53,10 +54,7 @@ class Mentions(Names):
         reads = reads_any_name(code, namespace) if mentioned.globals & ANY_NAME else None
         if reads is not None:
             raise TooLarge(f"{reads}()")
-        hidden = mentioned.attributes & INTROSPECTION
-        if hidden:
-            raise Opaque(f"`{min(hidden)}`", "is read, which nobody compares")
-        self._mentioned |= mentioned.words
+        self._mention(mentioned.words)
         for name in mentioned.imports:
             module = sys.modules.get(name, ABSENT)
             self.items.append((sys.modules, name, module))
@@ -79,6 +77,12 @@ class Mentions(Names):
                 if type(value) is types.FunctionType:
                     self._global_names.setdefault(id(value), []).append((id(namespace), name))
                 self._pending.append((value, name))
+
+    def _mention(self, words: Iterable[str]) -> None:
+        hidden = INTROSPECTION.intersection(words)
+        if hidden:
+            raise Opaque(f"`{min(hidden)}`", "is read, which nobody compares")
+        self._mentioned.update(words)
 
     def _imported(
         self, module: types.ModuleType, names: frozenset[str], used: frozenset[str] | None, above: set[int]

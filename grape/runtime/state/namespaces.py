@@ -7,18 +7,18 @@ is looked up. After a write each name is; those of a namespace that is written a
 
 from __future__ import annotations
 
+import functools
 import gc
 import types
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TypeGuard
 
 import torch
 from torch._C._dynamo.guards import dict_version
 
 from ...tracing import is_grape_code
 from .checked import held_by, mean
-from .own_code import is_followed
+from .own_code import is_followed, is_own_class
 
 PATIENCE = 4
 """So many times a namespace may be found written, with every name as it was, before its names are looked up always."""
@@ -76,8 +76,22 @@ class Namespaces:
         return True
 
 
-def _is_own(value: object) -> TypeGuard[types.FunctionType]:
-    return type(value) is types.FunctionType and is_followed(value.__code__)
+def is_persons(value: object) -> bool:
+    """True for what runs code of the person's where torch would run its own: functions, what wraps them, classes, and
+    objects that are called.
+    """
+    kind = type(value)
+    if kind is types.FunctionType:
+        return is_followed(value.__code__)  # type: ignore[attr-defined]
+    if kind is property:
+        return any(map(is_persons, (value.fget, value.fset, value.fdel)))  # type: ignore[attr-defined]
+    if kind in (staticmethod, classmethod, types.MethodType):
+        return is_persons(value.__func__)  # type: ignore[attr-defined]
+    if kind in (functools.partial, functools.partialmethod):
+        return is_persons(value.func)  # type: ignore[attr-defined]
+    if kind is type:
+        return is_own_class(value)  # type: ignore[arg-type]
+    return kind.__module__ != "builtins" and callable(value) and is_own_class(kind)
 
 
 def _is_grapes(value: object) -> bool:
@@ -98,10 +112,10 @@ class Variants:
         self._known: list[dict[str, object]] = []
         self._version: int | None = None
         self._number = 0
-        self._own: dict[int, list[types.FunctionType]] = {}
+        self._own: dict[int, list[object]] = {}
         self._replaced: dict[int, bool] = {}
         self._names = {name for base in cls.__mro__[1:] for name in vars(base)}
-        self._names |= {name for name, value in found.items() if not _is_own(value)}
+        self._names |= {name for name, value in found.items() if not is_persons(value)}
 
     def number(self) -> int:
         """Equal for equal contents."""
@@ -113,12 +127,16 @@ class Variants:
                 self._known.append(now)
         return self._number
 
-    def own_functions(self) -> list[types.FunctionType]:
-        """The person's that stand in the class now."""
+    def own_functions(self) -> list[object]:
+        """The person's that stand in the class now, as they stand there."""
         number = self.number()
         if number not in self._own:
-            self._own[number] = [value for value in map(_stands_for, self._known[number].values()) if _is_own(value)]
+            self._own[number] = [*filter(is_persons, map(_stands_for, self._known[number].values()))]
         return self._own[number]
+
+    def has_functions(self) -> bool:
+        """True where a plain function is among them, which may be called for any object of the class."""
+        return any(type(one) is types.FunctionType for one in self.own_functions())
 
     def replaced(self) -> bool:
         """True where the person's function stands in the place of one that the class had. Any function mode of torch's,
@@ -126,7 +144,7 @@ class Variants:
         """
         own, number = self.own_functions(), self._number
         if own and number not in self._replaced:
-            self._replaced[number] = any(_stands_for(self._dict.get(name)) in own for name in self._names)
+            self._replaced[number] = any(is_persons(_stands_for(self._dict.get(name))) for name in self._names)
         return bool(own) and self._replaced[number]
 
 

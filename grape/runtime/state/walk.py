@@ -213,7 +213,7 @@ class Reach(Mentions):
                 self._attributes_of(attributes_of(value) or {}, where, kind)
                 self._class(kind, where, by_name=False)
         elif kind in _WRAPPERS:
-            self._mentioned |= words_in(value.__reduce__()[1])
+            self._mention(words_in(value.__reduce__()[1]))
         else:
             return False
         return True
