@@ -233,8 +233,7 @@ def unwatched() -> Iterator[None]:
 
     with ExitStack() as held:
         for module in (intercept, afterwards):
-            for name in ("is_watched", "is_profiled"):
-                held.enter_context(patch.object(module, name, lambda: False))
+            held.enter_context(patch.object(module, "is_watched", lambda: False))
         yield
 
 
