@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -34,7 +33,7 @@ def trials() -> Iterator[None]:
             (trial, "REPLAYS", 1),
             (trial, "BLOCK", 1),
             (trial, "BLOCKS", 4),
-            (trial, "time", SimpleNamespace(perf_counter=lambda: 0.0)),
+            (trial, "perf_counter", lambda: 0.0),
             (loop, "_TRY_EVERY", 1),
         ):
             stack.enter_context(mock.patch.object(module, name, value))
