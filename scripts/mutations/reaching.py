@@ -83,7 +83,7 @@ _ROWS = (
     *rows_of(
         "grape.runtime.guarding.guards",
         ("tests/integration/test_replaced_functions.py", "-k", "in_the_place_of_another"),
-        ("code that ran and no guard follows", "if code_behind(code) not in known", "if False"),
+        ("code that ran and no guard follows", "for code in ran if code not in known", "for code in ran if False"),
     ),
     *rows_of(
         "grape.runtime.state.namespaces",
