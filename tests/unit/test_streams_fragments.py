@@ -191,7 +191,7 @@ def test_a_stream_that_made_no_graph_waits_for_no_device(monkeypatch: pytest.Mon
         raise RuntimeError("operation not permitted when stream is capturing")
 
     gpu = torch.device("cuda", 0)
-    monkeypatch.setitem(captures._streams, gpu, object())
+    monkeypatch.setattr(captures, "private_stream", lambda *_: object())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: object())
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     captures.Captures(object(), gpu).close()

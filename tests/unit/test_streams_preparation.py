@@ -23,7 +23,7 @@ class Asked(Exception):
 
 @pytest.fixture
 def of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., captures.Captures]]:
-    monkeypatch.setitem(captures._streams, GPU, object())
+    monkeypatch.setattr(captures, "private_stream", lambda *_: object())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: object())
     yield lambda **wanted: captures.Captures(SimpleNamespace(**wanted), GPU)
     captures._are_split.cache_clear()

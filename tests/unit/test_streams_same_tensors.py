@@ -46,14 +46,10 @@ def test_attention_of_one_tensor_or_of_several_over_the_same_memory(given: tuple
     agrees(attention(*given))
 
 
-def test_attention_of_one_tensor_is_deferred_and_keeps_its_way_of_computing() -> None:
+def test_attention_runs_as_written_on_the_cpu_and_the_rest_is_deferred() -> None:
+    """Under autocast it casts within, of which autocast does not know."""
     evidence = agrees(attention(ONE))
-    assert evidence.matched > 0.7 * evidence.seen
-
-
-def test_another_tensor_over_the_same_memory_does_not_match() -> None:
-    loops = attention(ONE), attention(THREE)
-    assert agrees(lambda: [loop() for loop in (*loops, *loops)]).diverged > 0
+    assert 0.6 * evidence.seen < evidence.matched <= 0.75 * evidence.seen
 
 
 def test_a_transformer_in_evaluation() -> None:
