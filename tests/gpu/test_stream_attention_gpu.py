@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from grape.streams import Settings
 from tests.property.stream_programs import needs_compiler
+from tests.unit.test_streams_same_tensors import ONE, THREE, TWO, Given, attention
 
 from .test_streams_gpu import agrees, the_same_kernels_each_time
 
@@ -110,3 +111,18 @@ def test_what_the_backward_pass_is_told() -> None:
         return told
 
     agrees(loop, SETTINGS)
+
+
+@pytest.mark.parametrize("given", [(ONE,), (TWO,), (THREE,), (ONE, THREE), (ONE, TWO, THREE)], ids=len)
+def test_attention_of_one_tensor_or_of_several_over_the_same_memory(given: tuple[Given, ...]) -> None:
+    agrees(attention(*given, on="cuda"), SETTINGS)
+
+
+def test_attention_of_one_tensor_is_deferred_and_keeps_its_way_of_computing() -> None:
+    evidence = agrees(attention(ONE, on="cuda"), SETTINGS)
+    assert evidence.matched > 0.7 * evidence.seen
+
+
+def test_another_tensor_over_the_same_memory_does_not_match() -> None:
+    loops = attention(ONE, on="cuda"), attention(THREE, on="cuda")
+    assert agrees(lambda: [loop() for loop in (*loops, *loops)], SETTINGS).diverged > 0
