@@ -14,6 +14,7 @@ from ..failures import is_signalled, log_failure
 from ..model import Position, Reason, Refused
 from ..rewrite.outlining import names_of
 from ..runtime import Region
+from ..runtime.dispatch.trampoline import note_part
 from .code import eager_code, pure_code
 from .home import Owner
 from .survey import Segment, SurveyedValues, called_functions, holds_tensors
@@ -65,7 +66,7 @@ class Part:
         if run.source.local is not None:
             return self.function_of(self.first, ())[0]
         code = eager_code(self.segment.statements, tuple(self.names.stores), run.filename, run.flags)
-        run.codes.add(code)
+        self._note(code)
         return types.FunctionType(code, run.namespace)
 
     def function_of(
@@ -76,10 +77,14 @@ class Part:
         code = pure_code(
             self.segment.statements, tuple(inputs), tuple(constants), self.outputs, run.filename, run.flags, run.name
         )
-        run.codes.add(code)
+        self._note(code)
         cells = {name: types.CellType() for name in code.co_freevars}
         function = types.FunctionType(code, run.namespace, code.co_name, None, tuple(cells.values()))
         return function, cells
+
+    def _note(self, code: types.CodeType) -> None:
+        self.owner.codes.add(code)
+        note_part(code)
 
 
 class RegionPart(Part):

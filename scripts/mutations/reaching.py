@@ -81,6 +81,11 @@ _ROWS = (
         ("class methods by their names", 'function = getattr(method, "__func__", method)', "function = method"),
     ),
     *rows_of(
+        "grape.runtime.guarding.guards",
+        ("tests/integration/test_replaced_functions.py", "-k", "in_the_place_of_another"),
+        ("code that ran and no guard follows", "if code_behind(code) not in known", "if False"),
+    ),
+    *rows_of(
         "grape.runtime.state.namespaces",
         ("tests/integration/test_replaced_functions.py", "-k", "hung"),
         ("properties hung on tensors", "    if kind is property:\n", "    if False:\n"),

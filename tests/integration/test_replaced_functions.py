@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import time
 from typing import Any
@@ -107,6 +108,19 @@ def test_what_is_replaced_is_called_by_the_person_only(
         monkeypatch.setattr(owner, attribute, was)
         found.append(outcome(setup, hot, engine=chosen))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_a_library_calls_in_the_place_of_another_is_called_each_time(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No name of the person's leads there."""
+    was, found = operator.index, []
+    setup = "import operator\n" + COUNTED.format(name="operator.index") + "def f(x): return net[2](net(x)) * 0.5 + x\n"
+    for chosen in (None, engine):
+        monkeypatch.setattr(operator, "index", was)
+        found.append(outcome(setup, HOT, engine=chosen))
+    assert found[0] == found[1] and found[0][0][0] >= 20
 
 
 HUNG = {

@@ -27,11 +27,12 @@ def capturable_on_the_cpu() -> Iterator[None]:
     """torch refuses `capturable=True` on the CPU, although nothing in it needs a GPU."""
     from torch.optim import adam, adamw, rmsprop
 
-    kinds = ["cuda", "xpu", "hpu", "cpu"]
-    with mock.patch("torch.optim.optimizer._get_capturable_supported_devices", lambda supports_xla=True: kinds):
+    # Made of text: a function of the person's in the place of torch's has to be reached by their names.
+    devices = eval("lambda supports_xla=True: ['cuda', 'xpu', 'hpu', 'cpu']")
+    with mock.patch("torch.optim.optimizer._get_capturable_supported_devices", devices):
         for module in (adam, adamw, rmsprop):
             if hasattr(module, "_get_capturable_supported_devices"):
-                mock.patch.object(module, "_get_capturable_supported_devices", lambda supports_xla=True: kinds).start()
+                mock.patch.object(module, "_get_capturable_supported_devices", devices).start()
         yield
     mock.patch.stopall()
 

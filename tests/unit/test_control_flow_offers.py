@@ -51,7 +51,7 @@ class Notebook:
     def observed(self, source: str, name: str, taken: tuple[TakenFixes, ...] = ()) -> Any:
         path = str(self._folder / name)
         cell = Cell(name=path, source=source, filename=path, taken=taken)
-        session = Session(options=Options(), cell=cell, namespace=self.names, file_names=lambda file: file)
+        session = Session(options=Options(), cell=cell, namespace=self.names, file_names=str)
         session.open()
         self.run(source, name)
         session.close(None)

@@ -45,7 +45,7 @@ class Runs:
             options=Options(),
             cell=Cell(name=path, source=source, filename=path),
             namespace=self.names,
-            file_names=lambda file: file,
+            file_names=str,
         )
         session.open()
         exec(compile(source, path, "exec"), self.names)

@@ -194,3 +194,12 @@ def test_a_change_is_seen(name: str) -> None:
 def test_what_nobody_can_compare_is_refused(name: str) -> None:
     with pytest.raises(TooLarge):
         GuardSet(function(*REFUSED[name])[0])
+
+
+def test_a_call_of_code_that_no_guard_follows_is_refused() -> None:
+    f, names = function("def g(): return 1.5", "g()")
+    guards = GuardSet(f)
+    ran = {f.__code__, names["g"].__code__}
+    assert guards.refuse_strays(ran) is None
+    stray = guards.refuse_strays({*ran, function("", "2")[0].__code__})
+    assert stray is not None and "`f` is called, to which no name leads" in str(stray)

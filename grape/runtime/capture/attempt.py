@@ -102,7 +102,7 @@ class _Attempt:
             after = flatten((result, args, kwargs), "result")
             recorded = with_graphs_of_results(call, after.leaves, self.layout.leaves)
             check_guards(self.guards, recorded.trace.needs_grad)
-            check_effects(self.watch)
+            check_effects(self.watch, self.guards)
             check_arguments(self.layout, self.arguments_before)
             check_modes(request, self.guards, recorded.trace.needs_grad)
             return EagerRun(

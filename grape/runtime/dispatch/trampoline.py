@@ -19,6 +19,9 @@ from ...tracing import grape_works, is_grape_code
 
 _TYPED: weakref.WeakKeyDictionary[types.CodeType, types.CodeType] = weakref.WeakKeyDictionary()
 """Of code that holds objects of Grape's: the code that it was made from."""
+_PARTS: set[types.CodeType] = set()
+"""Statements of the person's, as they run around regions. Equal code is one, however often a cell runs: not weak, for
+the one that is kept may go first."""
 
 
 class Trampoline:
@@ -201,10 +204,29 @@ class _Receiver:
 
 
 def _trampoline_of(function: types.FunctionType) -> Trampoline | None:
-    for constant in function.__code__.co_consts:
+    return _trampoline_with(function.__code__)
+
+
+def _trampoline_with(code: types.CodeType) -> Trampoline | None:
+    for constant in code.co_consts:
         if type(constant) is _Receiver:
             return constant.trampoline
     return None
+
+
+def note_part(code: types.CodeType) -> None:
+    """`code` are statements of what the person wrote, which runs around it."""
+    _PARTS.add(code)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            note_part(inner)
+
+
+def code_behind(code: types.CodeType) -> types.CodeType | None:
+    """What the person typed, where that is what runs; None for trampolines and parts, before or around which it runs
+    itself.
+    """
+    return None if code in _PARTS or _trampoline_with(code) else _TYPED.get(code, code)
 
 
 def written_code(function: types.FunctionType) -> types.CodeType:

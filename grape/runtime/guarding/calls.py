@@ -15,7 +15,7 @@ from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
-from ...tracing import is_grape_code
+from ...tracing import is_grape_code, is_own_code
 from ..state.own_code import is_followed
 from .purity import pure_builtin, pure_library
 
@@ -58,6 +58,8 @@ class CallWatch:
         """After so many events `on_limit` is asked, at each call, to stop the watch, until it does."""
         self.on_limit: Callable[[], bool] = lambda: False
         self.cut = False
+        self.own: set[CodeType] = set()
+        """Code of the person's that ran, but for what was made of text, as constructors of dataclasses are."""
 
     def start(self) -> None:
         self.beside_another = sys.getprofile() is not None
@@ -126,6 +128,8 @@ class CallWatch:
         if here != _LIBRARY:
             if here == _GRAPE:
                 _pure_codes.add(code)
+            elif is_own_code(code.co_filename) and code.co_name != "<module>":  # which is the cell's, in a loop
+                self.own.add(code)
             return
         if code.co_qualname in _PASSED or code.co_name == "__del__" or _is_of_collector(code):
             self._passed = frame

@@ -13,15 +13,16 @@ import operator
 import sys
 import types
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import compress, repeat
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from ...failures import is_signalled
+from ...model import Reason, Refused
 from ...tracing import is_own_code
-from ..dispatch.trampoline import written_code
+from ..dispatch.trampoline import code_behind, written_code
 from ..replaying.node_numbers import unnumbered
 from ..state import (
     ABSENT,
@@ -87,6 +88,16 @@ class GuardSet:
             self._root_class, self._root_attributes = type(root), vars(root)
             self._objects = tuple([value for value in self._objects if value is not root])
             self._seen[id(root)] = None
+
+    def refuse_strays(self, ran: Iterable[types.CodeType]) -> Refused | None:
+        """Why a call in which such code of the person's ran is none to replay: what code reads that no guard follows,
+        nobody compares."""
+        known, pending = set[types.CodeType | None]({None}), [code for _, code in self._codes]
+        while pending:
+            known.add(code_behind(code := pending.pop()))
+            pending += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
+        stray = min((code.co_qualname for code in ran if code_behind(code) not in known), default=None)
+        return Refused.because(Reason.OPAQUE, what=f"`{stray}` is called, to which no name leads") if stray else None
 
     def watches_others(self, found: Reach) -> bool:
         """True where the region runs functions that are not among those found, as the person defined them again."""

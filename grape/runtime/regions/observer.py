@@ -247,8 +247,10 @@ class Observer:
         effect = effect_of(watch)
         if effect is not None:
             return effect
-        if not isinstance(guards, GuardSet) or guards.holds():
+        if not isinstance(guards, GuardSet):
             return None
+        if guards.holds():
+            return guards.refuse_strays(watch.calls.own)
         changed = guards.difference()
         self.new_tensors = tuple(guards.culprits) if guards.only_tensors else ()
         path, at = blamed(region.root, guards.culprits, region.at)

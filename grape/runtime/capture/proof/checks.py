@@ -30,9 +30,9 @@ def check_arguments(layout: Layout, before: list[tuple[object, ...]]) -> None:
         raise Stop(Refused.because(Reason.CHANGES_ARGUMENT))
 
 
-def check_effects(watch: EffectWatch) -> None:
+def check_effects(watch: EffectWatch, guards: GuardSet) -> None:
     """Raise `Stop` for what the run did besides operators, on a path that no earlier call may have taken."""
-    effect = effect_of(watch)
+    effect = effect_of(watch) or guards.refuse_strays(watch.calls.own)
     if effect is not None:
         raise Stop(effect)
 
