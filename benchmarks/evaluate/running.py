@@ -191,8 +191,8 @@ def _write(path: Path, cell: Cell, known: dict[str, Any]) -> None:
 
 
 def left(cells: Iterable[Cell], out: Path, *, again: bool) -> list[Cell]:
-    """Those still to be run, here or where their libraries are."""
-    return [cell for cell in cells if again or _outcome(cell, out) in (None, "not installed")]
+    """Those still to be run, here or where their libraries are; a pair whose run was killed is one of them."""
+    return [cell for cell in cells if again or _outcome(cell, out) in (None, "not installed", "unfinished")]
 
 
 def runnable(cells: Iterable[Cell], out: Path) -> list[Cell]:

@@ -317,6 +317,16 @@ def test_what_was_measured_where_a_library_is_stays_where_it_is_not(tmp_path: Pa
     assert json.loads(path.read_text())["outcome"] == "measured"
 
 
+@pytest.mark.parametrize(("outcome", "again"), [("unfinished", True), ("time-out", False), ("measured", False)])
+def test_a_pair_whose_run_was_killed_is_run_again(tmp_path: Path, outcome: str, again: bool) -> None:
+    row = Row(name="cut", group="vision", what="", build=lambda size: None)  # type: ignore[arg-type,return-value]
+    cell = Cell(row=row, column="grape")
+    path = cell_file(tmp_path, "cut", "grape")
+    path.parent.mkdir()
+    path.write_text(json.dumps({"outcome": outcome}))
+    assert left([cell], tmp_path, again=False) == [cell] * again
+
+
 def test_what_all_pairs_take() -> None:
     found = [measured("dlrm", "grape", 1.0, took_s=1800.0), measured("dlrm", "compiled", 0.5, took_s=5400.0)]
     said = " ".join(str(overall.duration(found)).split())
