@@ -566,3 +566,15 @@ def test_the_code_in_a_functions_place_has_its_parameters(name: str) -> None:
         assert names["f"](1) == [("a", 1), ("b", 7), ("c", 3)]
     trampoline.undo()
     assert looks()[1:] == expected[1][1:]
+
+
+def test_what_stands_for_the_call_of_modules_says_the_names_of_the_plain_one(notebook: Notebook) -> None:
+    told = (
+        "kind = torch.nn.Module.__call__\n"
+        "said = kind.__name__, kind.__qualname__, kind.__module__, kind.__doc__, kind.__annotations__\n"
+    )
+    notebook.plain(told)
+    plain, original = notebook.names["said"], torch.nn.Module.__call__
+    notebook.observed(told + STEP + LOOP)
+    assert notebook.names["kind"] is not original
+    assert notebook.names["said"] == plain

@@ -476,3 +476,46 @@ def test_a_handler_that_the_block_sets_stays(alarm: list[int]) -> None:
     with handlers_held():
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
+
+
+def test_an_event_loop_cancels_its_task_at_an_interrupt(owner: Owner) -> None:
+    """It does so only where the handler is the default one, and its task may clean up."""
+    said = []
+
+    async def main() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+            said.append("goes on")
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            said.append("cancelled")
+            raise
+
+    stands = handler()
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert said == ["goes on", "cancelled"]
+    assert handler() is stands
+
+
+def test_the_default_handler_has_its_name_again_at_the_end() -> None:
+    default, owner = signal.default_int_handler, Owner()
+    assert handler() is default
+    hold_off(owner)
+    assert handler() is signal.default_int_handler is not default
+    signal.signal(signal.SIGINT, lambda *_: None)  # whoever put another one there
+    let_through(owner)
+    assert signal.default_int_handler is default
+    signal.signal(signal.SIGINT, default)
+
+
+def test_a_handler_of_before_that_is_put_back_is_the_default_one_too() -> None:
+    default, owner, later = signal.default_int_handler, Owner(), Owner()
+    hold_off(owner)
+    kept = handler()
+    let_through(owner)
+    signal.signal(signal.SIGINT, kept)
+    hold_off(later)
+    assert handler() is signal.default_int_handler is kept
+    let_through(later)
+    assert handler() is signal.default_int_handler is default

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import update_wrapper
 from threading import get_ident
 
 import torch
@@ -55,7 +56,7 @@ class CallsAfterwards:
                 prune_traceback(error)
                 raise
 
-        __call__.__wrapped__ = original  # type: ignore[attr-defined]
+        update_wrapper(__call__, original)
         self._original, self._patch = original, __call__
         torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
 

@@ -11,7 +11,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, update_wrapper
 from threading import get_ident
 from typing import Any, TypeVar
 
@@ -178,7 +178,7 @@ class Interceptor:
                 prune_traceback(error)
                 raise
 
-        __call__.__wrapped__ = original  # type: ignore[attr-defined]
+        update_wrapper(__call__, original)
         self._patch, code = __call__, __call__.__code__  # not asked for at each call: that is an audit event
         torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
         begins, ends = partial(call_by, __call__, original), partial(call_by, original, __call__)

@@ -39,6 +39,10 @@ _STANDARD = tuple(os.path.join(sysconfig.get_path(kind), "") for kind in ("stdli
 _LOST = weakref.finalize.__call__.__code__
 """Runs in the middle of anything, and what is raised there is printed and forgotten, as in any `__del__`."""
 
+_DEFAULT = signal.default_int_handler
+"""While Grape stands before it, its name in `signal` is that of what stands there: `asyncio.run` cancels its task at an
+interrupt only where the handler is the default one, and puts that back by its name."""
+
 _owners: weakref.WeakKeyDictionary[object, weakref.finalize[..., object]] = weakref.WeakKeyDictionary()
 
 
@@ -132,18 +136,30 @@ class _Handling:
 def _begin() -> None:
     """Stand before the handler that is there now. Where that is none that raises, nothing changes."""
     current = signal.getsignal(signal.SIGINT)
-    if isinstance(current, (_Handling, int)) or current is None:
+    if isinstance(current, _Handling):  # there already, or put back by who kept it
+        _name(current)
+        return
+    if isinstance(current, int) or current is None:
         return
     if getattr(current, "__module__", None) == "asyncio.unix_events":  # `add_signal_handler`: each signal is counted
         return
     held.since = None
-    signal.signal(signal.SIGINT, _Handling(current))
+    handling = _Handling(current)
+    signal.signal(signal.SIGINT, handling)
+    _name(handling)
+
+
+def _name(handling: _Handling) -> None:
+    if handling.before is _DEFAULT:
+        signal.default_int_handler = handling  # type: ignore[assignment]
 
 
 def _end() -> None:
     current = signal.getsignal(signal.SIGINT)
     if isinstance(current, _Handling):
         signal.signal(signal.SIGINT, current.before)
+    if isinstance(signal.default_int_handler, _Handling):
+        signal.default_int_handler = _DEFAULT
 
 
 def _send_again() -> None:
