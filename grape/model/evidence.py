@@ -154,6 +154,8 @@ class CellEvidence:
     """The words for what becomes of the next runs then."""
     torch_ran: bool = False
     """True where an operator of torch was seen anywhere in the cell."""
+    called_again: int = 0
+    """Calls of the function or module that was called most often, be it too small for a row in `regions`."""
     loaders: tuple[LoaderWait, ...] = ()
     """What lines waited for their `DataLoader`s."""
     looked_ms: float = 0.0

@@ -143,9 +143,10 @@ ROWS = (
         ("interrupts: the handler stays", "    if not list(_owners) and", "    if False and"),
         (
             "interrupts: a handler of ours before one of ours",
-            "isinstance(current, (_Handling, int))",
-            "isinstance(current, int)",
+            "if isinstance(current, _Handling):  # there already",
+            "if False:  # there already",
         ),
+        ("interrupts: the default handler keeps its name", "if handling.before is _DEFAULT", "if False"),
         ("interrupts: asyncio's counts each that is sent again", '== "asyncio.unix_events"', '== "asyncio"'),
     ),
     Row(

@@ -357,6 +357,12 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         "no GPU here: nothing gets faster; what repeats in it is too small to be a CUDA graph",
     ),
     (
+        "no GPU, no region, a small function again and again",
+        tape_cell(trace=operators(), time=None, called_again=34),
+        (),
+        "no GPU here: nothing gets faster; what repeats in it is too small to be a CUDA graph",
+    ),
+    (
         "model on the CPU of a CUDA machine",
         tape_cell(region(), cuda=True, time=None),
         (),

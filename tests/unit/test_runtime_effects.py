@@ -747,6 +747,17 @@ def test_the_output_in_a_watched_call_is_of_its_class(monkeypatch: pytest.Monkey
     assert sys.stdout.getvalue() == "said\n" and watch.found
 
 
+def test_what_stands_for_functions_while_a_call_is_watched_has_their_names() -> None:
+    def names() -> list[str]:
+        there = (open, input, time.sleep, warnings.warn, torch.get_rng_state)
+        return [text for function in there for text in (function.__qualname__, str(function.__module__))]
+
+    plain = names()
+    with EffectWatch(PositionFinder()):
+        assert type(open) is not type(len)
+        assert names() == plain
+
+
 def test_generators_that_nobody_asked_for_are_not_imported() -> None:
     done = subprocess.run([sys.executable, "-c", _DRAWS_FIRST], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [

@@ -15,7 +15,7 @@ _WORTH_A_WORD_MS = 0.5
 """Own time that is told."""
 
 _AGAIN = 5
-"""So often one operator of a line repeats; a few may stand in one line."""
+"""So often one operator of a line repeats, or a call; a few may stand in one line."""
 
 _SHORT_MS = 50.0
 """Of a cell, with Grape: a ratio of less would say that a cell of a millisecond became 20 times slower."""
@@ -194,7 +194,9 @@ def _without_regions(evidence: CellEvidence) -> Said:
 
 
 def _repeats(evidence: CellEvidence) -> bool:
-    """True where one line issued one operator again and again, outside of every region."""
+    """True where one line issued one operator, or what is too small to be a region was called, again and again."""
+    if evidence.called_again >= _AGAIN:
+        return True
     issued = Counter((op.name, op.user, op.inner) for op in (evidence.trace.ops if evidence.trace else ()))
     return max(issued.values(), default=0) >= _AGAIN
 

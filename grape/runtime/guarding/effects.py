@@ -15,6 +15,7 @@ import types
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import update_wrapper
 from random import getstate, setstate
 from threading import get_ident
 from typing import Any, ClassVar, TextIO
@@ -131,6 +132,9 @@ class EffectWatch:
 
     def _replace(self, owner: object, name: str, value: object) -> None:
         original = getattr(owner, name)
+        if isinstance(value, types.FunctionType):
+            update_wrapper(value, original, updated=())
+            del value.__wrapped__  # type: ignore[attr-defined]
         setattr(owner, name, value)
 
         def restore() -> None:
