@@ -185,7 +185,8 @@ def told(report: dict[str, Any]) -> dict[str, Any]:
         for stream in report["streams"]
     ]
     findings = [f"{one['code']} {one['message']}" for one in report["findings"]]
-    return {"verdict": report["verdict"], "regions": regions[:8], "streams": streams[:2], "findings": findings[:6]}
+    gist = {"verdict": report["verdict"], "plain_ms": report["cell"]["plain_ms"]}
+    return {**gist, "regions": regions[:8], "streams": streams[:2], "findings": findings[:6]}
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import costs, losses, overall, plots, short, studies, tables
+from . import costs, losses, overall, plots, short, studies, tables, verdicts
 from .figures import Found
 
 __all__ = ["make", "merged", "page"]
@@ -114,6 +114,7 @@ def page(found: Sequence[Found], folder: str) -> str:
         _picture("steps", "Steps of each row against eager", folder) if "steps" in drawn else None,
         "## Where Grape loses, and why",
         losses.losses(found),
+        verdicts.verdicts(found),
     ]
     from .rows import GROUPS
 

@@ -13,7 +13,20 @@ import pytest
 import torch
 
 from benchmarks import _machine
-from benchmarks.evaluate import costs, figures, losses, overall, page, plan, plots, process, short, studies, tables
+from benchmarks.evaluate import (
+    costs,
+    figures,
+    losses,
+    overall,
+    page,
+    plan,
+    plots,
+    process,
+    short,
+    studies,
+    tables,
+    verdicts,
+)
 from benchmarks.evaluate.job import Row
 from benchmarks.evaluate.rows import GROUPS, ROWS
 from benchmarks.evaluate.running import Cell, cell_file, left, runnable
@@ -222,6 +235,21 @@ def test_a_mean_of_ratios_is_geometric() -> None:
     assert known is not None and known.n == 4
     assert (known.middle, known.least, known.most) == pytest.approx((8.0**0.25, 0.5, 8.0))
     assert figures.spread([None]) is None
+
+
+def test_what_verdicts_name_is_set_beside_eager_runs() -> None:
+    found = [
+        measured("dlrm", "grape", 1.0, more={"verdict": "cell 2.5x faster (2,000 -> 800 ms)"}),
+        measured("clip", "grape", 1.0, more={"verdict": "cell 2.0x faster (1.00 -> 0.50 s)", "plain_ms": 500.0}),
+        measured("xlnet", "grape", 1.0, more={"verdict": "cell 2.2x faster (1.10 -> 0.50 s)", "plain_ms": None}),
+        measured("alexnet", "grape", 1.0, more={"verdict": f"{LEFT['verdict']} (9.00 -> 9.00 s)"}),
+        measured("bert_training", "grape", 1.0, more={"verdict": "17 operators launched in 2 groups"}),
+        measured("vit_b_16", "streams", 1.0, more={"verdict": "cell 9.0x faster (9.00 -> 1.00 s)"}),
+    ]
+    said = verdicts.verdicts(found).replace("\n", " ")
+    assert "1.03x (0.80 to 1.55, 0.50 to 2.00), 3 rows" in said
+    assert said.endswith("more than a fifth off: dlrm 2.00x, clip 0.50x.") or said.endswith("clip 0.50x, dlrm 2.00x.")
+    assert verdicts.verdicts(found[3:]) == ""
 
 
 FOUND = [
