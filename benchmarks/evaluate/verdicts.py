@@ -11,6 +11,7 @@ from .tables import apart_from, prose, times
 __all__ = ["plain_named", "verdicts"]
 
 FAR = 1.2
+"""What is named: so many times more or less."""
 _PAIR = re.compile(r"\((?P<before>[\d.,]+) -> [\d.,]+ (?P<unit>m?s)\)")
 
 

@@ -155,7 +155,7 @@ class CellEvidence:
     torch_ran: bool = False
     """True where an operator of torch was seen anywhere in the cell."""
     called_again: int = 0
-    """Calls of the function or module that was called most often, be it too small for a row in `regions`."""
+    """Calls of that which was called most often of what ran operators, be it too small for a row in `regions`."""
     loaders: tuple[LoaderWait, ...] = ()
     """What lines waited for their `DataLoader`s."""
     looked_ms: float = 0.0

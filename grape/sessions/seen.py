@@ -259,7 +259,7 @@ class SeenCell:
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),
             torch_ran=runs.torch_ran,
-            called_again=max((region.calls_in_run for region in regions), default=0),
+            called_again=max((r.calls_in_run for r in regions if any(t.ops for t in r.observer.traces)), default=0),
             notes=(*self.cell.rewritten_notes, *gained, *failure_notes()),
             as_written=_why_as_written(owner, seen=bool(outside.ops or regions)),
             profile_only=self.options.profile,

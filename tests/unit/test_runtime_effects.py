@@ -758,6 +758,18 @@ def test_what_stands_for_functions_while_a_call_is_watched_has_their_names() -> 
         assert names() == plain
 
 
+def test_what_dies_in_a_watched_call_is_no_code_of_it() -> None:
+    """Whatever the garbage collector finds may die in any call."""
+    names: dict[str, Any] = {}
+    source = "class Dies:\n    def __del__(self): died.append(1)\ndied = []\ndef f(held): held.clear()\n"
+    exec(compile(source, "<ipython-input-1>", "exec"), names)
+    held = [names["Dies"]()]
+    with EffectWatch(PositionFinder()) as watch:
+        names["f"](held)
+    assert names["died"] == [1]
+    assert {code.co_name for code in watch.calls.own} == {"f"}
+
+
 def test_generators_that_nobody_asked_for_are_not_imported() -> None:
     done = subprocess.run([sys.executable, "-c", _DRAWS_FIRST], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [

@@ -25,6 +25,8 @@ _LOADS = "_find_and_load"
 _PASSED = frozenset({_LOADS, "_handle_fromlist", "finalize.__call__"})
 """Code that runs once: what a module does when it is loaded, no later call does. Finalizers, as `__del__` of libraries,
 run when the garbage collector comes, which may be in any call."""
+_NO_CALLS = ("<module>", "__del__")
+"""Code of the person's that runs in a call and is not called by it: the cell around its loop, and what died then."""
 _ENOUGH = 32
 """So many calls are told of; where there are more, the call is slow enough."""
 _GRAPE, _OWN, _LIBRARY = range(3)
@@ -128,7 +130,7 @@ class CallWatch:
         if here != _LIBRARY:
             if here == _GRAPE:
                 _pure_codes.add(code)
-            elif is_own_code(code.co_filename) and code.co_name != "<module>":  # which is the cell's, in a loop
+            elif is_own_code(code.co_filename) and code.co_name not in _NO_CALLS:
                 self.own.add(code)
             return
         if code.co_qualname in _PASSED or code.co_name == "__del__" or _is_of_collector(code):
